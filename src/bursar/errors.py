@@ -131,7 +131,10 @@ class JournalError(BursarError):
 
 
 class StoreError(BursarError):
-    """A coordination store that did not do what was asked."""
+    """A coordination store that did not do what was asked. `position` is the index of the
+    operation that failed, where the error came from one."""
+
+    position: int | None = None
 
 
 class NodeExistsError(StoreError):
