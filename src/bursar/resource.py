@@ -177,10 +177,10 @@ class Resource(ABC):
         kind says otherwise (a budget gives it back)."""
         return None
 
-    async def start(self) -> None:
+    async def start(self) -> None:  # noqa: B027 - most kinds need one, none must
         """Begin to grant. Called once."""
 
-    async def stop(self) -> None:
+    async def stop(self) -> None:  # noqa: B027
         """Stop granting and let go of what is held, within a second."""
 
 

@@ -1,0 +1,54 @@
+# Two commands matter: `make demo` and `make test`. Both set up what they need.
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+SERVERS := memcached redis-server zookeeper fio iproute2 iptables openssl chromium
+
+.PHONY: demo test check servers docs clean help
+
+help:
+	@echo "make demo    set up and run the demo (no root, no servers)"
+	@echo "make test    set up and run every test (as root on Debian also installs the servers they use)"
+	@echo "make check   ruff, mypy --strict, import rules"
+	@echo "make docs    build the documentation into docs/_build"
+
+demo: $(VENV)/demo.stamp
+	$(BIN)/bursar demo $(ARGS)
+
+test: $(VENV)/dev.stamp servers
+	$(BIN)/python -m pytest -n 2 --dist loadfile $(ARGS)
+
+check: $(VENV)/dev.stamp
+	$(BIN)/ruff check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+
+docs: $(VENV)/docs.stamp
+	$(BIN)/sphinx-build -q -W --keep-going docs docs/_build
+
+# The servers that some tests start for themselves. Elsewhere than on Debian as root the missing
+# ones are named, and the tests that need them are skipped by name.
+servers:
+	@sh .ci/servers $(SERVERS)
+
+$(VENV)/pip.stamp:
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install -q --upgrade pip
+	@touch $@
+
+$(VENV)/demo.stamp: $(VENV)/pip.stamp pyproject.toml
+	@echo "setting up (once): the demo's packages into $(VENV)"
+	$(BIN)/python -m pip install -q -e '.[rates,shares,dashboard,metrics]'
+	@touch $@
+
+$(VENV)/dev.stamp: $(VENV)/pip.stamp pyproject.toml
+	@echo "setting up (once): everything the tests need into $(VENV)"
+	$(BIN)/python -m pip install -q -e '.[dev]'
+	@touch $@ $(VENV)/demo.stamp
+
+$(VENV)/docs.stamp: $(VENV)/pip.stamp pyproject.toml
+	$(BIN)/python -m pip install -q -e '.[all,docs]'
+	@touch $@
+
+clean:
+	rm -rf $(VENV) docs/_build .pytest_cache .mypy_cache .ruff_cache results

@@ -1,0 +1,33 @@
+"""What every test may use: servers by name, and the rule that CI skips none of them."""
+
+from __future__ import annotations
+
+import os
+import pathlib
+import shutil
+
+import pytest
+
+ZOOKEEPER_JAR = pathlib.Path("/usr/share/java/zookeeper.jar")
+
+SERVERS = {
+    "memcached": lambda: shutil.which("memcached"),
+    "redis": lambda: shutil.which("redis-server"),
+    "zookeeper": lambda: shutil.which("java") and ZOOKEEPER_JAR.exists(),
+    "fio": lambda: shutil.which("fio"),
+    "openssl": lambda: shutil.which("openssl"),
+    "chromium": lambda: shutil.which("chromium"),
+    "root": lambda: os.geteuid() == 0,
+    "netns": lambda: os.geteuid() == 0 and shutil.which("ip") and shutil.which("iptables"),
+}
+
+
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    for mark in item.iter_markers("needs"):
+        for server in mark.args:
+            if SERVERS[server]():
+                continue
+            message = f"needs {server}, which is not installed here (see `make servers`)"
+            if os.environ.get("CI") == "true":
+                pytest.fail(message)
+            pytest.skip(message)
