@@ -1,0 +1,134 @@
+"""From tables that were read and found right to the frozen values."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from bursar.policy.values import (
+    ClaimPolicy,
+    ClaimTenant,
+    DaemonPolicy,
+    PoolPolicy,
+    PoolTenant,
+    QuotaPolicy,
+    QuotaTenant,
+    RatePolicy,
+    RateTenant,
+    ResourcePolicy,
+    Server,
+    SharePolicy,
+    ShareTenant,
+    Table,
+    Tls,
+)
+
+DEFAULT_BATCH = 1000
+INTERVALS_IN_A_PERIOD = 5
+
+Values = dict[str, Any]
+
+
+def build_rate(name: str, values: Values) -> RatePolicy:
+    interval = values["interval"]
+    fifth_ns = max(1, values["period"] // INTERVALS_IN_A_PERIOD)
+    return RatePolicy(
+        name=name,
+        **_shared(values),
+        period_ns=values["period"],
+        interval_ns=fifth_ns if interval in (None, "auto") else interval,
+        adaptive_interval=interval == "auto",
+        drift_ppm=values["drift_ppm"],
+        pacing=values["pacing"],
+        servers=Table({key: _build_server(server) for key, server in values["servers"].items()}),
+        tenants=_tenants(RateTenant, values),
+    )
+
+
+def _build_server(server: Any) -> Server:
+    return Server(**server) if isinstance(server, dict) else Server(capacity=server)
+
+
+def build_share(name: str, values: Values) -> SharePolicy:
+    capacity = values["capacity"]
+    return SharePolicy(
+        name=name,
+        **_shared(values),
+        capacity=capacity,
+        interval_ns=values["interval"],
+        costs=values["costs"] or (capacity.unit if capacity else "requests"),
+        half_life_ns=values["half_life"],
+        tenants=_tenants(ShareTenant, values),
+    )
+
+
+def build_pool(name: str, values: Values) -> PoolPolicy:
+    batch = values["batch"]
+    return PoolPolicy(
+        name=name,
+        **_shared(values),
+        capacity=values["capacity"],
+        client_capacity=values["client_capacity"],
+        period_ns=values["period"],
+        batch=DEFAULT_BATCH if batch == "auto" else batch,
+        adaptive_batch=batch == "auto",
+        pacing=values["pacing"],
+        words=values["words"],
+        tenants=_tenants(PoolTenant, values),
+    )
+
+
+def build_quota(name: str, values: Values) -> QuotaPolicy:
+    tenants = {
+        key: QuotaTenant(limit=tenant["limit"], parent=key.rpartition("/")[0] or None)
+        for key, tenant in values["tenant"].items()
+    }
+    return QuotaPolicy(
+        name=name,
+        **_shared(values),
+        window=values["window"],
+        unit=values["unit"],
+        mode=values["mode"],
+        block=values["block"],
+        warnings=tuple(sorted(values["warnings"])),
+        hold_expiry_ns=values["hold_expiry"],
+        tenants=Table(tenants),
+    )
+
+
+def build_claim(name: str, values: Values) -> ClaimPolicy:
+    return ClaimPolicy(
+        name=name,
+        **_shared(values),
+        paths=values["paths"],
+        dead_holder=values["dead_holder"],
+        aging_ns=values["aging"],
+        tenants=_tenants(ClaimTenant, values),
+    )
+
+
+BUILDERS: dict[str, Callable[[str, Values], ResourcePolicy]] = {
+    "rate": build_rate,
+    "share": build_share,
+    "pool": build_pool,
+    "quota": build_quota,
+    "claim": build_claim,
+}
+
+
+def build_daemon(values: Values) -> DaemonPolicy:
+    plain = ("name", "listen", "metrics", "state", "token_file")
+    return DaemonPolicy(
+        **{key: values[key] for key in plain},
+        session_timeout_ns=values["session_timeout"],
+        tls=Tls(**values["tls"]) if values["tls"] else None,
+        peers=Table(values["peers"]),
+    )
+
+
+def _shared(values: Values) -> Values:
+    return {"without_bursar": values["without_bursar"], "shadow": values["shadow"]}
+
+
+def _tenants(kind: type[Any], values: Values) -> Table[Any]:
+    return Table({name: kind(**tenant) for name, tenant in values["tenant"].items()})

@@ -1,0 +1,166 @@
+"""What no single key can say: how the keys of a policy must fit together.
+
+Each check reports to the place where the user would make the change, with the two values that
+do not fit. A value that was already found wrong is left out (`is_read`).
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from bursar.policy.names import is_loopback
+from bursar.policy.shapes import Path, Place, is_read
+from bursar.policy.values import suggest
+from bursar.units import Rate, write_duration
+
+TOKENS_MAX = 2**53
+"""The most tokens in one period: whole numbers up to here are exact as floats too, which the
+allocation's solvers rely on."""
+
+Values = dict[str, Any]
+
+
+def check_rate(raw: Values, values: Values, place: Place) -> None:
+    period_ns, interval = values["period"], values["interval"]
+    if is_read(period_ns, interval) and interval != "auto" and interval > period_ns:
+        place.at("interval").complain(
+            f'"{raw["interval"]}" is longer than the period, {write_duration(period_ns)}',
+            f'write an interval that is a part of the period, such as "{write_duration(period_ns // 5)}"',
+        )
+    for name, server in (values["servers"] or {}).items():
+        capacity = server.get("capacity") if isinstance(server, dict) else server
+        _check_tokens(capacity, period_ns, place.at("servers", name))
+    for name, tenant in (values["tenant"] or {}).items():
+        if is_read(tenant):
+            _check_bounds(tenant, period_ns, place.at("tenant", name))
+            _check_placement(tenant["servers"], values["servers"], place.at("tenant", name, "servers"))
+
+
+def check_share(raw: Values, values: Values, place: Place) -> None:
+    capacity, costs = values["capacity"], values["costs"]
+    if is_read(capacity, costs) and capacity.unit != costs:
+        place.at("costs").complain(
+            f'costs are counted in {costs}, and capacity "{raw["capacity"]}" in {capacity.unit}',
+            f'write costs = "{capacity.unit}", or a capacity in {costs}',
+        )
+    _check_tokens(capacity, values["interval"], place.at("capacity"))
+    fallback: Any = values["without_bursar"]
+    safe: Any = fallback.rate if is_read(fallback) else None
+    expected = costs or (capacity.unit if is_read(capacity) else None)
+    if is_read(safe, expected) and safe.unit != expected:
+        remedy = f"write a rate in {expected}"
+        place.at("without_bursar", "safe").complain(f'"{safe}" is not counted in {expected}', remedy)
+
+
+def check_pool(raw: Values, values: Values, place: Place) -> None:
+    capacity, period_ns = values["capacity"], values["period"]
+    _check_tokens(capacity, period_ns, place.at("capacity"))
+    client = values["client_capacity"]
+    if is_read(capacity, client) and client > capacity:
+        place.at("client_capacity").complain(
+            f"one client cannot do more ({client}) than the data node can ({capacity})",
+            f'write at most "{capacity}"',
+        )
+    for name, tenant in (values["tenant"] or {}).items():
+        if is_read(tenant):
+            _check_bounds(tenant, period_ns, place.at("tenant", name))
+
+
+def check_quota(raw: Values, values: Values, place: Place) -> None:
+    tenants = values["tenant"] or {}
+    for name, tenant in tenants.items():
+        at = place.at("tenant", name)
+        if "/" in name:
+            _check_parent(name, tenant, tenants, at)
+        if is_read(tenant, values["unit"]) and values["unit"] != "bytes":
+            written = raw["tenant"][name].get("limit")
+            if isinstance(written, str) and written.rstrip().endswith("B"):
+                remedy = f'add unit = "bytes" to the resource, or write a count of {values["unit"]}'
+                at.at("limit").complain(f'"{written}" is a size, and the unit is "{values["unit"]}"', remedy)
+
+
+def check_claim(raw: Values, values: Values, place: Place) -> None:
+    """Nothing in a claim's keys depends on another."""
+
+
+CHECKS = {
+    "rate": check_rate,
+    "share": check_share,
+    "pool": check_pool,
+    "quota": check_quota,
+    "claim": check_claim,
+}
+
+
+def check_daemon(daemon: Values, store: Any, place: Place) -> None:
+    peers = daemon["peers"] if is_read(daemon["peers"]) else {}
+    addresses: dict[Path, Any] = {("listen",): daemon["listen"]}
+    addresses |= {("peers", name): address for name, address in peers.items()}
+    beyond = {path: host for path, host in addresses.items() if is_read(host) and not is_loopback(host)}
+    if daemon["tls"] is None:
+        for path, address in beyond.items():
+            place.at(*path).complain(
+                f'"{address}" is beyond loopback, and there is no tls: tokens would be sent in clear',
+                'add tls = { cert = "node.crt", key = "node.key", ca = "ca.crt" }, or keep to 127.0.0.1',
+            )
+    _check_reach(store, peers, any(path[0] == "peers" for path in beyond), place)
+
+
+def _check_reach(store: Any, peers: Values, several_hosts: bool, place: Place) -> None:
+    """Daemons that are peers must be able to see one store."""
+    if not is_read(store) or not peers:
+        return
+    remedy = 'set store = "zookeeper://a:2181,b:2181,c:2181/bursar" at the top of the file'
+    if store == "memory://":
+        place.at("peers").complain("its peers cannot see a store in the memory of one process", remedy)
+    elif store.startswith("sqlite:") and several_hosts:
+        place.at("peers").complain("peers on other hosts cannot see an SQLite store", remedy)
+
+
+def _check_bounds(tenant: Values, period_ns: Any, place: Place) -> None:
+    reservation, limit = tenant["reservation"], tenant["limit"]
+    if is_read(reservation, limit) and limit < reservation:
+        place.at("limit").complain(
+            f"the limit, {limit}, is below the reservation, {reservation}",
+            f'write a limit of at least "{reservation}", or a smaller reservation',
+        )
+    _check_tokens(reservation, period_ns, place.at("reservation"))
+    _check_tokens(limit, period_ns, place.at("limit"))
+
+
+def _check_tokens(rate: Rate | Any, period_ns: Any, place: Place) -> None:
+    """A rate must come to whole tokens in a period: neither none of them, nor too many."""
+    if not is_read(rate, period_ns):
+        return
+    length = write_duration(period_ns)
+    if rate.count and rate.per(period_ns) == 0:
+        enough = write_duration(-(-rate.per_ns // rate.count))
+        remedy = f'write a larger rate, or a period (or interval) of at least "{enough}"'
+        place.complain(f"{rate} is less than one token in {length}", remedy)
+    if rate.per(period_ns) > TOKENS_MAX:
+        place.complain(
+            f"{rate} is more than 2^53 tokens in {length}", "write a smaller rate or a shorter period"
+        )
+
+
+def _check_placement(chosen: Any, servers: Any, place: Place) -> None:
+    for name in chosen or ():
+        if servers and name not in servers:
+            near = suggest(name, servers)
+            place.complain(
+                f'there is no server "{name}"', near[2:].capitalize() if near else "list its server"
+            )
+
+
+def _check_parent(name: str, tenant: Any, tenants: Values, place: Place) -> None:
+    parent = name.rpartition("/")[0]
+    if parent not in tenants:
+        remedy = f'add "{parent}" = {{ limit = ... }} to the table, above this line'
+        place.complain(f'it is nested below "{parent}", which is not in the table', remedy)
+    elif is_read(tenant, tenants[parent]) and is_read(tenant["limit"], tenants[parent]["limit"]):
+        most = tenants[parent]["limit"]
+        if tenant["limit"] > most:
+            place.at("limit").complain(
+                f'the limit, {tenant["limit"]}, is above the one of "{parent}", {most}',
+                f'write at most {most}, or raise the limit of "{parent}"',
+            )

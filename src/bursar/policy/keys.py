@@ -1,0 +1,122 @@
+"""Every key of a policy file outside the kinds: the store, the daemon, the table of resources."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from bursar.policy import names
+from bursar.policy.kinds import MINUTE_NS, PLAIN, RECORDS
+from bursar.policy.shapes import INVALID, Auto, Choice, Place, Schema, Span, Text, describe
+from bursar.policy.tables import REQUIRED, Key, Named, Record
+from bursar.policy.values import KINDS
+from bursar.units import SECOND_NS
+
+PEERS_MAX = 1_000
+RESOURCES_MAX = 1_000
+
+_ADDRESS = Text('write host:port, such as "127.0.0.1:7070"', names.check_address, names.ADDRESS_PATTERN)
+_FILE = Text("write the path of a file")
+
+TLS = Record(
+    {
+        "cert": Key(_FILE, "this daemon's certificate (PEM)", REQUIRED, "node.crt"),
+        "key": Key(_FILE, "its private key (PEM)", REQUIRED, "node.key"),
+        "ca": Key(_FILE, "who signs the certificates of its peers and clients (PEM)", REQUIRED, "ca.crt"),
+    },
+    "tls table",
+)
+
+DAEMON = Record(
+    {
+        "name": Key(PLAIN, "this daemon's name among its peers", "bursar"),
+        "listen": Key(_ADDRESS, "where it listens for clients and peers", "127.0.0.1:7070"),
+        "metrics": Key(
+            Auto(_ADDRESS, word="off"),
+            'where it serves /metrics and /health; "off": nowhere',
+            "127.0.0.1:9464",
+        ),
+        "state": Key(Text("write the path of a directory"), "the directory of its journals", "bursar-state"),
+        "session_timeout": Key(
+            Span(SECOND_NS, MINUTE_NS), "after this silence the store counts it as gone", "10s"
+        ),
+        "tls": Key(TLS, "certificates; needed to listen beyond loopback"),
+        "token_file": Key(_FILE, "a file with the token that callers must show to change anything"),
+        "peers": Key(
+            Named(
+                _ADDRESS,
+                "peer",
+                names.check_plain_name,
+                names.PLAIN_PATTERN,
+                PEERS_MAX,
+                'peers = { b = "127.0.0.1:7071" }',
+                may_be_empty=True,
+            ),
+            "the other daemons, by name",
+            {},
+        ),
+    },
+    "daemon table",
+)
+
+
+@dataclass(frozen=True)
+class Resource:
+    """A resource of any kind. Read as (what was written, the values of that kind's keys)."""
+
+    def read(self, value: Any, place: Place) -> Any:
+        if not isinstance(value, dict):
+            return place.complain(
+                f"{describe(value)} is not a resource", 'write a table with kind = "rate" in it'
+            )
+        kind = value.get("kind")
+        if kind is None:
+            return place.complain('"kind" is missing', f"add kind = one of {', '.join(KINDS)}")
+        if Choice(KINDS).read(kind, place.at("kind")) != kind:
+            return INVALID
+        return value, RECORDS[kind].read(value, place)
+
+    def schema(self) -> Schema:
+        return {
+            "type": "object",
+            "required": ["kind"],
+            "properties": {"kind": {"enum": list(KINDS)}},
+            "allOf": [{"if": _kind_is(kind), "then": record.schema()} for kind, record in RECORDS.items()],
+        }
+
+
+def _kind_is(kind: str) -> Schema:
+    return {"required": ["kind"], "properties": {"kind": {"const": kind}}}
+
+
+_BELONGS_TO_A_RESOURCE = "move it below a resource: [resource.NAME], [resource.NAME.tenant]"
+
+POLICY = Record(
+    {
+        "store": Key(
+            Text(
+                'write "memory://", "sqlite:///path/store.db" or "zookeeper://a:2181,b:2181/bursar"',
+                names.check_store,
+                names.STORE_PATTERN,
+            ),
+            "where the daemons agree: memory (one process), SQLite (one host), ZooKeeper (several)",
+            "memory://",
+        ),
+        "daemon": Key(DAEMON, "how `bursar serve` runs", {}),
+        "resource": Key(
+            Named(
+                Resource(),
+                "resource",
+                names.check_plain_name,
+                names.PLAIN_PATTERN,
+                RESOURCES_MAX,
+                '[resource.cache] with kind = "rate"',
+            ),
+            "what is shared out, by name",
+            REQUIRED,
+            {"cache": {"kind": "rate"}},
+        ),
+    },
+    "policy",
+    dict.fromkeys(("tenant", "servers", "kind", "period", "capacity", "limit"), _BELONGS_TO_A_RESOURCE),
+)

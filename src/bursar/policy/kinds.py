@@ -1,0 +1,266 @@
+"""Every key of the five kinds of resource: one table for reading and for the schema."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from bursar.policy import names
+from bursar.policy.shapes import (
+    Amount,
+    Auto,
+    Choice,
+    Flag,
+    Place,
+    Schema,
+    Shape,
+    Span,
+    Speed,
+    Text,
+    Whole,
+    describe,
+)
+from bursar.policy.tables import REQUIRED, Either, Key, List, Named, Record
+from bursar.policy.values import KEEP, REFUSE, WithoutBursar
+from bursar.units import SECOND_NS
+
+MILLISECOND_NS = 10**6
+MINUTE_NS = 60 * SECOND_NS
+DAY_NS = 86400 * SECOND_NS
+
+TENANTS_MAX = 100_000
+SERVERS_MAX = 10_000
+WEIGHT_MAX = 1_000_000
+
+
+@dataclass(frozen=True)
+class Fallback:
+    """What happens without bursar: "keep", "refuse", or a safe rate where the kind can bear one."""
+
+    safe: Speed | None
+    keep: bool = True
+    reason: str = ""
+
+    def read(self, value: Any, place: Place) -> Any:
+        if value == "refuse":
+            return REFUSE
+        if value == "keep" and self.keep:
+            return KEEP
+        if isinstance(value, dict) and list(value) == ["safe"] and self.safe:
+            rate = self.safe.read(value["safe"], place.at("safe"))
+            return WithoutBursar(mode="safe", rate=rate) if rate else rate
+        shown = "{ safe = ... }" if isinstance(value, dict) and "safe" in value else describe(value)
+        return place.complain(f"{shown} is not one of its values", self._remedy())
+
+    def _remedy(self) -> str:
+        options = ['"keep"'] * self.keep + ['"refuse"'] + ['{ safe = "1k/s" }'] * bool(self.safe)
+        return f"write {' or '.join(options)}{self.reason and f' ({self.reason})'}"
+
+    def schema(self) -> Schema:
+        plain = {"enum": ["keep", "refuse"] if self.keep else ["refuse"]}
+        if self.safe is None:
+            return plain
+        table = Record({"safe": Key(self.safe, "each tenant goes on at this rate", REQUIRED)})
+        return {"anyOf": [plain, table.schema()]}
+
+
+def _tenants(shape: Shape, example: str, *, nested: bool = False, optional: bool = False) -> Key:
+    check = names.check_nested_name if nested else names.check_tenant_name
+    pattern = names.NESTED_PATTERN if nested else names.TENANT_PATTERN
+    table = Named(shape, "tenant", check, pattern, TENANTS_MAX, f"acme = {example}", may_be_empty=optional)
+    return Key(table, "who may use it, by name", {} if optional else REQUIRED, {"acme": {}})
+
+
+def _shared(kind: str, fallback: Fallback, default: str = "keep") -> dict[str, Key]:
+    return {
+        "kind": Key(Choice([kind]), "what the tenants get of it", REQUIRED, kind),
+        "without_bursar": Key(fallback, "what callers do while bursar cannot be reached", default),
+        "shadow": Key(Flag(), "true: decide and count, refuse nobody", False),
+    }
+
+
+_PERIOD = Span(MILLISECOND_NS, DAY_NS)
+_WEIGHT = Key(Whole(1, WEIGHT_MAX), "its part, beside the other tenants', of what nobody reserved", 1)
+PLAIN = Text("write a name of letters, digits, '.', '_' and '-'", names.check_plain_name, names.PLAIN_PATTERN)
+
+SERVER = Record(
+    {
+        "capacity": Key(Auto(Speed(positive=True)), 'what the server can do; "auto": estimated', "auto"),
+        "backend": Key(
+            Text(
+                'write "memcached://host:port" or "file:///path"', names.check_backend, names.BACKEND_PATTERN
+            ),
+            "where the server sends requests",
+        ),
+    },
+    "server",
+)
+
+RATE = Record(
+    {
+        **_shared("rate", Fallback(Speed())),
+        "period": Key(_PERIOD, "the time over which reservations and limits hold", "1s"),
+        "interval": Key(
+            Auto(Span(MILLISECOND_NS, DAY_NS), "auto"),
+            "how often tokens are placed anew, a fifth of the period if left out; "
+            '"auto": shorter while demand moves, longer while it does not',
+            example="200ms",
+        ),
+        "drift_ppm": Key(Whole(0, 100_000), "how far clocks may run apart, in parts per million", 1000),
+        "pacing": Key(Flag(), "spread a limit over the period, so that no two bursts meet", True),
+        "servers": Key(
+            Named(
+                Either(Auto(Speed(positive=True)), SERVER),
+                "server",
+                names.check_plain_name,
+                names.PLAIN_PATTERN,
+                SERVERS_MAX,
+                'servers = { a = "100k/s" }',
+            ),
+            "the servers that do the requests, and what each can do",
+            REQUIRED,
+            {"a": "100k/s"},
+        ),
+        "tenant": _tenants(
+            Record(
+                {
+                    "reservation": Key(Speed(), "what it gets at least, if it asks for it", "0/s"),
+                    "limit": Key(Speed(), "what it gets at most; none if left out", example="60k/s"),
+                    "weight": _WEIGHT,
+                    "servers": Key(
+                        List(PLAIN, 'write the names of its servers: ["a", "b"]', least=1),
+                        "the servers that hold its data; all if left out",
+                    ),
+                },
+                "tenant",
+            ),
+            '{ reservation = "30k/s", limit = "60k/s" }',
+        ),
+    },
+    "rate",
+)
+
+SHARE = Record(
+    {
+        **_shared("share", Fallback(Speed(sizes=True))),
+        "capacity": Key(
+            Auto(Speed(sizes=True, positive=True)),
+            'what the target can do; "auto": estimated',
+            "auto",
+            "1GiB/s",
+        ),
+        "interval": Key(Span(MILLISECOND_NS, MINUTE_NS), "how often tokens are handed out anew", "100ms"),
+        "costs": Key(
+            Choice(["requests", "bytes"]),
+            "what a token pays for; as in capacity if left out",
+            example="bytes",
+        ),
+        "half_life": Key(
+            Span(MILLISECOND_NS, 365 * DAY_NS),
+            "in this time half of what is owed is forgotten; never if left out",
+            example="10min",
+        ),
+        "tenant": _tenants(
+            Record(
+                {
+                    "weight": _WEIGHT,
+                    "borrow": Key(Amount(), "the most tokens it may owe; no cap if left out"),
+                    "lend": Key(Amount(), "the most tokens it may be owed; no cap if left out"),
+                },
+                "tenant",
+            ),
+            "{ weight = 3 }",
+        ),
+    },
+    "share",
+)
+
+POOL = Record(
+    {
+        **_shared("pool", Fallback(Speed())),
+        "capacity": Key(
+            Auto(Speed(positive=True)), 'what the data node can do; "auto": estimated', "auto", "1570k/s"
+        ),
+        "client_capacity": Key(
+            Auto(Speed(positive=True)), 'what one client can do alone; "auto": profiled', "auto", "400k/s"
+        ),
+        "period": Key(_PERIOD, "the time over which reservations hold", "1s"),
+        "batch": Key(
+            Auto(Whole(1, 2**32), "auto"), 'tokens taken at once; "auto": from 1000, as it goes', "auto", 1000
+        ),
+        "pacing": Key(Flag(), "spread a reservation over the period", False),
+        "words": Key(
+            Text('write "shm://" or "redis://host:port"', names.check_words, names.WORDS_PATTERN),
+            "where clients and monitor share their words",
+            "shm://",
+        ),
+        "tenant": _tenants(
+            Record(
+                {
+                    "reservation": Key(Speed(), "what it gets at least", "0/s"),
+                    "limit": Key(Speed(), "what it gets at most; none if left out", example="300k/s"),
+                },
+                "tenant",
+            ),
+            '{ reservation = "200k/s" }',
+        ),
+    },
+    "pool",
+)
+
+QUOTA = Record(
+    {
+        **_shared("quota", Fallback(None, reason="a quota is never exceeded, so nothing is lent without it")),
+        "window": Key(
+            Choice(["none", "hour", "day", "week", "month"]), "when it begins anew, in UTC", "none"
+        ),
+        "unit": Key(Text('write what is counted: "tokens", "bytes"'), "what is counted, for people", "units"),
+        "mode": Key(
+            Choice(["exact", "fast"]),
+            "exact: each use is on disk before it is granted; "
+            "fast: a block at a time, of which a crash loses what is left",
+            "exact",
+        ),
+        "block": Key(Amount(least=1), "how much mode fast charges at once", 1000),
+        "warnings": Key(
+            List(Whole(1, 100), "write whole percentages: [80, 95, 100]"),
+            "percentages at which to warn",
+            [80, 95, 100],
+        ),
+        "hold_expiry": Key(
+            Span(SECOND_NS, 30 * DAY_NS),
+            "what was reserved and never settled counts as used after it",
+            "5min",
+        ),
+        "tenant": _tenants(
+            Record({"limit": Key(Amount(), "all that it may use", REQUIRED, 5_000_000)}, "tenant"),
+            "{ limit = 5_000_000 }",
+            nested=True,
+        ),
+    },
+    "quota",
+)
+
+CLAIM = Record(
+    {
+        **_shared(
+            "claim",
+            Fallback(None, keep=False, reason="holders keep what they hold; nobody is granted unseen"),
+            "refuse",
+        ),
+        "paths": Key(Flag(), 'names are paths: "dc/host/vm" takes what is above it shared', False),
+        "dead_holder": Key(
+            Choice(["keep", "requeue", "fail"]),
+            "what becomes of a claim whose holder died: kept until released by hand, "
+            "given to the next try of its task, or its task is failed",
+            "keep",
+        ),
+        "aging": Key(
+            Span(SECOND_NS, 30 * DAY_NS), "nobody who asked later passes one that waits longer", "10min"
+        ),
+        "tenant": _tenants(Record({"weight": _WEIGHT}, "tenant"), "{ weight = 2 }", optional=True),
+    },
+    "claim",
+)
+
+RECORDS = {"rate": RATE, "share": SHARE, "pool": POOL, "quota": QUOTA, "claim": CLAIM}

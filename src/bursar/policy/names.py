@@ -1,0 +1,98 @@
+"""Names, addresses and places that a policy file may mention, and what is wrong with the others.
+
+Each function returns None for a text that will do, else what is wrong with it.
+"""
+
+from __future__ import annotations
+
+import re
+
+from bursar.world import NAME_MAX_BYTES
+
+PLAIN_PATTERN = r"^[A-Za-z0-9][A-Za-z0-9._-]*$"
+TENANT_PATTERN = r"^[^\u0000-\u001f\u007f/]+$"
+NESTED_PATTERN = r"^[^\u0000-\u001f\u007f/]+(/[^\u0000-\u001f\u007f/]+)*$"
+STORE_PATTERN = r"^(memory://|sqlite:///.+|zookeeper://[^/]+(/.*)?)$"
+WORDS_PATTERN = r"^(shm://|rediss?://.+)$"
+BACKEND_PATTERN = r"^(memcached://.+|file:///.+)$"
+ADDRESS_PATTERN = r"^(\[[0-9A-Fa-f:.]+\]|[A-Za-z0-9.-]+):[0-9]{1,5}$"
+
+NESTING_MAX = 8
+PORT_MAX = 65535
+
+_PLAIN = re.compile(PLAIN_PATTERN)
+
+
+def check_plain_name(name: str) -> str | None:
+    """Names of resources, servers and daemons: they appear in paths, labels and addresses."""
+    if not name:
+        return "the name is empty"
+    if len(name.encode()) > NAME_MAX_BYTES:
+        return f"the name is longer than {NAME_MAX_BYTES} bytes"
+    if not _PLAIN.fullmatch(name):
+        return "the name has other characters than letters, digits, '.', '_' and '-'"
+    return None
+
+
+def check_tenant_name(name: str) -> str | None:
+    """Tenants are named by others (an API key, a customer), so all that prints is allowed."""
+    if not name.strip():
+        return "the name is empty"
+    if len(name.encode()) > NAME_MAX_BYTES:
+        return f"the name is longer than {NAME_MAX_BYTES} bytes"
+    if name != name.strip():
+        return "the name begins or ends with a space"
+    if not name.isprintable():
+        return "the name has a character that does not print"
+    if "/" in name:
+        return "the name has a '/', and only tenants of a quota are nested"
+    return None
+
+
+def check_nested_name(name: str) -> str | None:
+    """Tenants of a quota: "acme", or "acme/search" below it."""
+    parts = name.split("/")
+    if len(parts) > NESTING_MAX:
+        return f"tenants are nested {len(parts)} deep, more than {NESTING_MAX}"
+    if len(name.encode()) > NAME_MAX_BYTES:
+        return f"the name is longer than {NAME_MAX_BYTES} bytes"
+    wrong = next(filter(None, map(check_tenant_name, parts)), None)
+    return f"a part of {wrong.removeprefix('the ')}" if wrong and len(parts) > 1 else wrong
+
+
+def check_store(url: str) -> str | None:
+    return (
+        None if re.fullmatch(STORE_PATTERN[1:-1], url) else f'"{url[:40]}" names no store that bursar knows'
+    )
+
+
+def check_words(url: str) -> str | None:
+    return None if re.fullmatch(WORDS_PATTERN[1:-1], url) else f'"{url[:40]}" names no shared words'
+
+
+def check_backend(url: str) -> str | None:
+    return (
+        None
+        if re.fullmatch(BACKEND_PATTERN[1:-1], url)
+        else f'"{url[:40]}" names no backend that bursar knows'
+    )
+
+
+def check_address(address: str) -> str | None:
+    if not re.fullmatch(ADDRESS_PATTERN[1:-1], address):
+        return f'"{address[:40]}" is not a host and a port'
+    port = int(address.rpartition(":")[2])
+    return None if port <= PORT_MAX else f"{port} is not a port (0 to {PORT_MAX})"
+
+
+def is_loopback(address: str) -> bool:
+    """Whether an address ("host:port") is reached from this machine alone."""
+    import ipaddress  # only the few addresses of a policy need it
+
+    host = address.rpartition(":")[0].strip("[]")
+    if host == "localhost":
+        return True
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:  # another name: it may lead anywhere
+        return False

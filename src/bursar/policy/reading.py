@@ -1,0 +1,173 @@
+"""From a file to a policy, or to the list of everything that is wrong with it.
+
+What is read is bounded before it is read: a file by its size, text by its nesting. Whatever the
+bytes, the outcome is a Policy or a PolicyError.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import stat
+import tomllib
+from collections.abc import Mapping
+from pathlib import Path as FilePath
+from typing import Any
+
+from bursar.errors import PolicyError, Problem
+from bursar.policy.building import BUILDERS, build_daemon
+from bursar.policy.checks import CHECKS, check_daemon
+from bursar.policy.keys import POLICY
+from bursar.policy.outline import DEPTH_MAX, Lines, find_lines, find_too_deep
+from bursar.policy.shapes import Complaint, Path, Place, is_read
+from bursar.policy.values import Policy, Table
+from bursar.units import write_size
+
+FILE_MAX_BYTES = 1024 * 1024
+PROBLEMS_MAX = 100
+WHOLE = "(whole file)"
+
+_BARE_KEY = re.compile(r"[A-Za-z0-9_-]+")
+_AT = re.compile(r" ?\(at (?:line (\d+), column (\d+)|end of document)\)$")
+
+
+def load(path: str | os.PathLike[str]) -> Policy:
+    """Read a policy file. Raises PolicyError, which lists every problem."""
+    source = os.fspath(path)
+    return parse(_decode(_read_bytes(source), source), source)
+
+
+def parse(text: str, source: str = "policy") -> Policy:
+    """Read a policy from TOML text; `source` is what messages call it. Raises PolicyError."""
+    if len(text) > FILE_MAX_BYTES:
+        raise _too_large(source, len(text))
+    table = _parse_toml(text, source)
+    complaints: list[Complaint] = []
+    policy = _build(table, source, complaints)
+    if policy is None:
+        raise PolicyError(source, _number(complaints, find_lines(text)))
+    return policy
+
+
+def build(table: Mapping[str, Any], source: str = "policy") -> Policy:
+    """A policy from the table that TOML would have given. Raises PolicyError."""
+    complaints: list[Complaint] = []
+    policy = _build(dict(table), source, complaints)
+    if policy is None:
+        raise PolicyError(source, _number(complaints, {}))
+    return policy
+
+
+def _build(table: dict[str, Any], source: str, complaints: list[Complaint]) -> Policy | None:
+    place = Place(complaints)
+    found = POLICY.read(table, place)
+    resources = found["resource"] or {}
+    for name, resource in resources.items():
+        if is_read(resource):
+            raw, values = resource
+            CHECKS[raw["kind"]](raw, values, place.at("resource", name))
+    if is_read(found["daemon"]):
+        check_daemon(found["daemon"], found["store"], place.at("daemon"))
+    if complaints:
+        return None
+    built = {name: BUILDERS[raw["kind"]](name, values) for name, (raw, values) in resources.items()}
+    return Policy(
+        store=found["store"], daemon=build_daemon(found["daemon"]), resources=Table(built), source=source
+    )
+
+
+def _read_bytes(source: str) -> bytes:
+    """The file's bytes, its size known before any is read."""
+    try:
+        with open(source, "rb") as file:
+            status = os.fstat(file.fileno())
+            if stat.S_ISREG(status.st_mode) and status.st_size > FILE_MAX_BYTES:
+                raise _too_large(source, status.st_size)
+            found = file.read(FILE_MAX_BYTES + 1)
+    except OSError as error:
+        what = (error.strerror or str(error)).lower()
+        raise _whole_file(source, f"it cannot be read: {what}", "give the path of a policy file") from error
+    except ValueError as error:  # a path with a NUL in it
+        raise _whole_file(source, f"it cannot be read: {error}", "give the path of a policy file") from error
+    if len(found) > FILE_MAX_BYTES:
+        raise _too_large(source, len(found))
+    return found
+
+
+def _decode(found: bytes, source: str) -> str:
+    try:
+        return found.decode("utf-8").removeprefix("\ufeff")
+    except UnicodeDecodeError as error:
+        line = found.count(b"\n", 0, error.start) + 1
+        what = f"byte {error.start} (0x{found[error.start]:02x}) is not UTF-8 text"
+        raise _whole_file(source, what, "save the file as UTF-8", line) from error
+
+
+def _parse_toml(text: str, source: str) -> dict[str, Any]:
+    deep = find_too_deep(text)
+    if deep is not None:
+        what = f"tables or lists are nested more than {DEPTH_MAX} deep"
+        remedy = "write resources with tenants in them, as in docs/policy.md; nothing goes deeper"
+        raise _whole_file(source, what, remedy, deep)
+    try:
+        return tomllib.loads(text)
+    except ValueError as error:  # TOMLDecodeError, or a number of too many digits
+        raise _syntax_error(source, str(error), text) from error
+
+
+def _syntax_error(source: str, message: str, text: str) -> PolicyError:
+    at = _AT.search(message)
+    line = int(at[1]) if at and at[1] else text.count("\n") + 1 if at else None
+    column = f", at column {at[2]}" if at and at[2] else ""
+    what = f"not TOML{column}: {_AT.sub('', message)}"
+    return _whole_file(source, what, _syntax_remedy(message), line)
+
+
+def _syntax_remedy(message: str) -> str:
+    if "overwrite" in message or "twice" in message or "Duplicate" in message:
+        return "a key, tenant or table stands once in a file: remove one of the two, or rename it"
+    if "Invalid value" in message:
+        return 'put texts and quantities with a unit in quotes: limit = "60k/s"'
+    if "digits" in message:
+        return "write a number below 2^63"
+    return "look just before this place for a missing quote, bracket, '=' or comma"
+
+
+def _number(complaints: list[Complaint], lines: Lines) -> list[Problem]:
+    """Problems in the order of the file, each with the line of the nearest key that is written."""
+    problems = [
+        Problem(write_path(path), what, remedy, _find_line(path, lines)) for path, what, remedy in complaints
+    ]
+    problems.sort(key=lambda problem: problem.line or 0)
+    more = len(problems) - PROBLEMS_MAX
+    if more > 0:
+        last = Problem(WHOLE, f"{more} more problems of this sort", "mend those above and check again")
+        problems[PROBLEMS_MAX:] = [last]
+    return problems
+
+
+def _find_line(path: Path, lines: Lines) -> int | None:
+    while path and path not in lines:
+        path = path[:-1]
+    return lines.get(path) if path else None
+
+
+def write_path(path: Path) -> str:
+    """A key path as one writes it in TOML: resource.llm.tenant."acme/search"."""
+    parts = [part if _BARE_KEY.fullmatch(part) else f'"{_shorten(part)}"' for part in path]
+    return ".".join(parts) or WHOLE
+
+
+def _shorten(name: str) -> str:
+    printable = name.encode("unicode_escape").decode() if not name.isprintable() else name
+    return printable if len(printable) <= 60 else f"{printable[:57]}..."
+
+
+def _too_large(source: str, size: int) -> PolicyError:
+    most = write_size(FILE_MAX_BYTES)
+    what = f"it has {size} bytes, more than {most}; nothing of it was read"
+    return _whole_file(source, what, "is it a policy at all? if it is, split it over several daemons")
+
+
+def _whole_file(source: str, what: str, remedy: str, line: int | None = None) -> PolicyError:
+    return PolicyError(str(FilePath(source)), [Problem(WHOLE, what, remedy, line)])

@@ -1,0 +1,225 @@
+"""The promise as values: what a policy file says once it has been read and found right.
+
+Everything here is frozen. Quantities are whole numbers with the unit in the name (`period_ns`),
+rates are exact (`bursar.units.Rate`), and `capacity=None` means that capacity is estimated
+("auto" in the file). The values can be built by hand in tests; only `load` and `parse` check them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any, ClassVar, Literal, NoReturn, TypeVar
+
+import msgspec
+
+from bursar.errors import UsageError
+from bursar.units import ZERO_RATE, Rate
+
+MILLISECOND_NS = 10**6
+SECOND_NS = 10**9
+MINUTE_NS = 60 * SECOND_NS
+
+ValueT = TypeVar("ValueT")
+Kind = Literal["rate", "share", "pool", "quota", "claim"]
+KINDS: tuple[Kind, ...] = ("rate", "share", "pool", "quota", "claim")
+
+
+class Table(dict[str, ValueT]):
+    """A mapping that cannot be changed. A dict underneath, so that it is encoded as one."""
+
+    def _refuse(self, *_: Any, **__: Any) -> NoReturn:
+        raise TypeError("a policy does not change; load a new one")
+
+    __setitem__ = __delitem__ = update = setdefault = pop = popitem = clear = __ior__ = _refuse
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return Table, (dict(self),)
+
+
+class Frozen(msgspec.Struct, frozen=True, kw_only=True):
+    """The base of every value here: its mappings are frozen too."""
+
+    def __post_init__(self) -> None:
+        for name in self.__struct_fields__:
+            value = getattr(self, name)
+            if isinstance(value, dict) and not isinstance(value, Table):
+                msgspec.structs.force_setattr(self, name, Table(value))
+
+
+class WithoutBursar(Frozen, frozen=True, kw_only=True):
+    """What callers do while bursar cannot be reached.
+
+    keep    go on with what was last granted
+    refuse  refuse
+    safe    let each tenant go on at `rate`, at each place that asks
+    """
+
+    mode: Literal["keep", "refuse", "safe"]
+    rate: Rate | None = None
+
+
+KEEP = WithoutBursar(mode="keep")
+REFUSE = WithoutBursar(mode="refuse")
+
+
+class RateTenant(Frozen, frozen=True, kw_only=True):
+    """limit None: no limit. servers None: the tenant's requests may go to any server."""
+
+    reservation: Rate = ZERO_RATE
+    limit: Rate | None = None
+    weight: int = 1
+    servers: tuple[str, ...] | None = None
+
+
+class ShareTenant(Frozen, frozen=True, kw_only=True):
+    """borrow: the most tokens it may owe; lend: the most it may be owed. None: no cap."""
+
+    weight: int = 1
+    borrow: int | None = None
+    lend: int | None = None
+
+
+class PoolTenant(Frozen, frozen=True, kw_only=True):
+    reservation: Rate = ZERO_RATE
+    limit: Rate | None = None
+
+
+class QuotaTenant(Frozen, frozen=True, kw_only=True):
+    """parent: the tenant whose quota this one's use counts against too ("acme" of "acme/search")."""
+
+    limit: int
+    parent: str | None = None
+
+
+class ClaimTenant(Frozen, frozen=True, kw_only=True):
+    weight: int = 1
+
+
+class Server(Frozen, frozen=True, kw_only=True):
+    """capacity None: estimated. backend: where requests go ("memcached://host:port")."""
+
+    capacity: Rate | None = None
+    backend: str | None = None
+
+
+class Resource(Frozen, frozen=True, kw_only=True, tag_field="kind"):
+    """What every kind of resource has. `kind` says which it is."""
+
+    kind: ClassVar[Kind]
+    name: str
+    without_bursar: WithoutBursar = KEEP
+    shadow: bool = False
+
+    def tenant(self, name: str) -> Any:
+        """This tenant's terms. Raises UsageError for one that the policy does not list."""
+        tenants: Mapping[str, Any] = self.tenants  # type: ignore[attr-defined]
+        return _find(tenants, name, "tenant", f"[resource.{self.name}.tenant]")
+
+
+class RatePolicy(Resource, frozen=True, kw_only=True, tag="rate"):
+    kind: ClassVar[Kind] = "rate"
+    servers: Mapping[str, Server]
+    tenants: Mapping[str, RateTenant]
+    period_ns: int = SECOND_NS
+    interval_ns: int = SECOND_NS // 5
+    adaptive_interval: bool = False
+    drift_ppm: int = 1000
+    pacing: bool = True
+
+
+class SharePolicy(Resource, frozen=True, kw_only=True, tag="share"):
+    kind: ClassVar[Kind] = "share"
+    tenants: Mapping[str, ShareTenant]
+    capacity: Rate | None = None
+    interval_ns: int = 100 * MILLISECOND_NS
+    costs: Literal["requests", "bytes"] = "requests"
+    half_life_ns: int | None = None
+
+
+class PoolPolicy(Resource, frozen=True, kw_only=True, tag="pool"):
+    """client_capacity: the most that one client can do alone (C_L); None: profiled."""
+
+    kind: ClassVar[Kind] = "pool"
+    tenants: Mapping[str, PoolTenant]
+    capacity: Rate | None = None
+    client_capacity: Rate | None = None
+    period_ns: int = SECOND_NS
+    batch: int = 1000
+    adaptive_batch: bool = True
+    pacing: bool = False
+    words: str = "shm://"
+
+
+class QuotaPolicy(Resource, frozen=True, kw_only=True, tag="quota"):
+    kind: ClassVar[Kind] = "quota"
+    tenants: Mapping[str, QuotaTenant]
+    window: Literal["none", "hour", "day", "week", "month"] = "none"
+    unit: str = "units"
+    mode: Literal["exact", "fast"] = "exact"
+    block: int = 1000
+    warnings: tuple[int, ...] = (80, 95, 100)
+    hold_expiry_ns: int = 5 * MINUTE_NS
+
+
+class ClaimPolicy(Resource, frozen=True, kw_only=True, tag="claim"):
+    kind: ClassVar[Kind] = "claim"
+    without_bursar: WithoutBursar = REFUSE
+    paths: bool = False
+    dead_holder: Literal["keep", "requeue", "fail"] = "keep"
+    aging_ns: int = 10 * MINUTE_NS
+    tenants: Mapping[str, ClaimTenant] = Table()
+
+
+ResourcePolicy = RatePolicy | SharePolicy | PoolPolicy | QuotaPolicy | ClaimPolicy
+
+
+class Tls(Frozen, frozen=True, kw_only=True):
+    """Paths of PEM files: this node's certificate and key, and who signs its peers'."""
+
+    cert: str
+    key: str
+    ca: str
+
+
+class DaemonPolicy(Frozen, frozen=True, kw_only=True):
+    """How `bursar serve` runs. metrics None: no metrics are served."""
+
+    name: str = "bursar"
+    listen: str = "127.0.0.1:7070"
+    metrics: str | None = "127.0.0.1:9464"
+    state: str = "bursar-state"
+    session_timeout_ns: int = 10 * SECOND_NS
+    tls: Tls | None = None
+    token_file: str | None = None
+    peers: Mapping[str, str] = Table()
+
+
+class Policy(Frozen, frozen=True, kw_only=True):
+    """A whole policy. `source` is where it was read, for messages."""
+
+    resources: Mapping[str, ResourcePolicy]
+    store: str = "memory://"
+    daemon: DaemonPolicy = DaemonPolicy()
+    source: str = "policy"
+
+    def resource(self, name: str) -> ResourcePolicy:
+        """Raises UsageError, with the nearest name there is, for one that is not in the policy."""
+        return _find(self.resources, name, "resource", self.source)
+
+
+def _find(table: Mapping[str, ValueT], name: str, what: str, where: str) -> ValueT:
+    if name in table:
+        return table[name]
+    raise UsageError(f'there is no {what} "{name}" in {where}{suggest(name, table)}')
+
+
+def suggest(name: str, names: Iterable[str]) -> str:
+    """'; did you mean "cache"?' for a name that is nearly one of `names`, else what there is."""
+    import difflib  # only a mistake needs it
+
+    known = list(names)
+    near = difflib.get_close_matches(name, known, n=1, cutoff=0.6)
+    if near:
+        return f'; did you mean "{near[0]}"?'
+    listed = ", ".join(known[:8]) + (", ..." if len(known) > 8 else "")
+    return f"; there is {listed}" if known else "; it has none"
