@@ -10,7 +10,6 @@ from typing import Any
 
 from bursar.policy.names import is_loopback
 from bursar.policy.shapes import Path, Place, is_read
-from bursar.policy.values import suggest
 from bursar.units import Rate, write_duration
 
 TOKENS_MAX = 2**53
@@ -146,10 +145,9 @@ def _check_tokens(rate: Rate | Any, period_ns: Any, place: Place) -> None:
 def _check_placement(chosen: Any, servers: Any, place: Place) -> None:
     for name in chosen or ():
         if servers and name not in servers:
-            near = suggest(name, servers)
-            place.complain(
-                f'there is no server "{name}"', near[2:].capitalize() if near else "list its server"
-            )
+            some = ", ".join(list(servers)[:8])
+            wrong = f'there is no server "{name}" in this resource'
+            place.complain(wrong, f"write some of its servers: {some}")
 
 
 def _check_parent(name: str, tenant: Any, tenants: Values, place: Place) -> None:

@@ -114,7 +114,7 @@ POLICY = Record(
             ),
             "what is shared out, by name",
             REQUIRED,
-            {"cache": {"kind": "rate"}},
+            advice='begin a resource: [resource.cache], with kind = "rate" below it',
         ),
     },
     "policy",

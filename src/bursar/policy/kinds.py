@@ -20,7 +20,7 @@ from bursar.policy.shapes import (
     Whole,
     describe,
 )
-from bursar.policy.tables import REQUIRED, Either, Key, List, Named, Record
+from bursar.policy.tables import REQUIRED, Either, Key, List, Named, Record, write_toml
 from bursar.policy.values import KEEP, REFUSE, WithoutBursar
 from bursar.units import SECOND_NS
 
@@ -64,11 +64,12 @@ class Fallback:
         return {"anyOf": [plain, table.schema()]}
 
 
-def _tenants(shape: Shape, example: str, *, nested: bool = False, optional: bool = False) -> Key:
+def _tenants(shape: Shape, example: dict[str, Any], *, nested: bool = False, optional: bool = False) -> Key:
     check = names.check_nested_name if nested else names.check_tenant_name
     pattern = names.NESTED_PATTERN if nested else names.TENANT_PATTERN
-    table = Named(shape, "tenant", check, pattern, TENANTS_MAX, f"acme = {example}", may_be_empty=optional)
-    return Key(table, "who may use it, by name", {} if optional else REQUIRED, {"acme": {}})
+    written = f"acme = {write_toml(example)}"
+    table = Named(shape, "tenant", check, pattern, TENANTS_MAX, written, may_be_empty=optional)
+    return Key(table, "who may use it, by name", {} if optional else REQUIRED, {"acme": example})
 
 
 def _shared(kind: str, fallback: Fallback, default: str = "keep") -> dict[str, Key]:
@@ -134,7 +135,7 @@ RATE = Record(
                 },
                 "tenant",
             ),
-            '{ reservation = "30k/s", limit = "60k/s" }',
+            {"reservation": "30k/s", "limit": "60k/s"},
         ),
     },
     "rate",
@@ -169,7 +170,7 @@ SHARE = Record(
                 },
                 "tenant",
             ),
-            "{ weight = 3 }",
+            {"weight": 3},
         ),
     },
     "share",
@@ -202,7 +203,7 @@ POOL = Record(
                 },
                 "tenant",
             ),
-            '{ reservation = "200k/s" }',
+            {"reservation": "200k/s"},
         ),
     },
     "pool",
@@ -234,7 +235,7 @@ QUOTA = Record(
         ),
         "tenant": _tenants(
             Record({"limit": Key(Amount(), "all that it may use", REQUIRED, 5_000_000)}, "tenant"),
-            "{ limit = 5_000_000 }",
+            {"limit": 5_000_000},
             nested=True,
         ),
     },
@@ -258,7 +259,7 @@ CLAIM = Record(
         "aging": Key(
             Span(SECOND_NS, 30 * DAY_NS), "nobody who asked later passes one that waits longer", "10min"
         ),
-        "tenant": _tenants(Record({"weight": _WEIGHT}, "tenant"), "{ weight = 2 }", optional=True),
+        "tenant": _tenants(Record({"weight": _WEIGHT}, "tenant"), {"weight": 2}, optional=True),
     },
     "claim",
 )

@@ -56,15 +56,28 @@ _ENDS_A_KEY = frozenset("[]{}=,\n")
 def find_lines(text: str) -> Lines:
     """The line of each table header, and of each key that begins a line."""
     lines: Lines = {}
+    for path, line in _keys(text):
+        lines.setdefault(path, line)
+    return lines
+
+
+def find_key(text: str, line: int) -> tuple[Path, int]:
+    """The last key that stands at or before a line, and its own line."""
+    found: tuple[Path, int] = ((), line)
+    for path, key_line in _keys(text):
+        if key_line > line:
+            break
+        found = path, key_line
+    return found
+
+
+def _keys(text: str) -> Iterator[tuple[Path, int]]:
     prefix: Path = ()
     for statement in _statements(text):
         path = tuple(_unquote(token) for sort, token, _ in _head(statement) if sort in ("word", "quoted"))
         if statement[0][1] == "[":
-            prefix = path
-            lines.setdefault(prefix, statement[0][2])
-        else:
-            lines.setdefault(prefix + path, statement[0][2])
-    return lines
+            prefix, path = path, ()
+        yield prefix + path, statement[0][2]
 
 
 def _tokens(text: str) -> Iterator[Token]:

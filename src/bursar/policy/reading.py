@@ -18,7 +18,7 @@ from bursar.errors import PolicyError, Problem
 from bursar.policy.building import BUILDERS, build_daemon
 from bursar.policy.checks import CHECKS, check_daemon
 from bursar.policy.keys import POLICY
-from bursar.policy.outline import DEPTH_MAX, Lines, find_lines, find_too_deep
+from bursar.policy.outline import DEPTH_MAX, Lines, find_key, find_lines, find_too_deep
 from bursar.policy.shapes import Complaint, Path, Place, is_read
 from bursar.policy.values import Policy, Table
 from bursar.units import write_size
@@ -117,20 +117,22 @@ def _parse_toml(text: str, source: str) -> dict[str, Any]:
 
 def _syntax_error(source: str, message: str, text: str) -> PolicyError:
     at = _AT.search(message)
-    line = int(at[1]) if at and at[1] else text.count("\n") + 1 if at else None
+    line = int(at[1]) if at and at[1] else text.count("\n") + 1
     column = f", at column {at[2]}" if at and at[2] else ""
-    what = f"not TOML{column}: {_AT.sub('', message)}"
-    return _whole_file(source, what, _syntax_remedy(message), line)
-
-
-def _syntax_remedy(message: str) -> str:
-    if "overwrite" in message or "twice" in message or "Duplicate" in message:
-        return "a key, tenant or table stands once in a file: remove one of the two, or rename it"
-    if "Invalid value" in message:
-        return 'put texts and quantities with a unit in quotes: limit = "60k/s"'
+    plain = _AT.sub("", message)
     if "digits" in message:
-        return "write a number below 2^63"
-    return "look just before this place for a missing quote, bracket, '=' or comma"
+        return _whole_file(source, "a number has thousands of digits", "write a number below 2^63")
+    if any(sign in message for sign in ("overwrite", "twice", "Duplicate", "Cannot mutate")):
+        path, line = find_key(text, line)
+        problem = Problem(write_path(path), f"it is there twice ({plain})", _ONCE, line)
+        return PolicyError(source, [problem])
+    unquoted = "Invalid value" in message or "after a statement" in message
+    return _whole_file(source, f"not TOML{column}: {plain}", _QUOTES if unquoted else _PAIRS, line)
+
+
+_ONCE = "a key, tenant or table stands once in a file: remove one of the two, or rename it"
+_QUOTES = 'put texts, and quantities with a unit, in quotes: limit = "60k/s"'
+_PAIRS = "look just before this place for a missing quote, bracket, '=' or comma"
 
 
 def _number(complaints: list[Complaint], lines: Lines) -> list[Problem]:

@@ -64,7 +64,7 @@ def describe(value: Any) -> str:
         return f'the text "{value if len(value) <= 40 else value[:37] + "..."}"'
     if isinstance(value, int):
         return f"the number {value}" if abs(value) <= units.COUNT_MAX else "a number beyond 2^63"
-    names = {float: "a fraction", dict: "a table", list: "a list"}
+    names = {float: "a number with a fraction", dict: "a table", list: "a list"}
     return names.get(type(value), "a date or time")
 
 
@@ -166,7 +166,7 @@ class Span:
         least, most = units.write_duration(self.least_ns), units.write_duration(self.most_ns)
         remedy = f'write a duration from "{least}" to "{most}" (ns, us, ms, s, min, h, d), such as "200ms"'
         if not isinstance(value, str):
-            return place.complain(f"{describe(value)} has no unit of time", remedy)
+            return place.complain(f"{describe(value)} is not a duration with its unit", remedy)
         try:
             duration_ns = units.read_duration_ns(value)
         except UsageError as error:
@@ -190,7 +190,7 @@ class Speed:
         sizes = ', or a size and a time: "64MiB/s" (KiB, MiB, GiB, TiB)' if self.sizes else ""
         remedy = f'write a count and a time: "30k/s" (k, M, G, T; us, ms, s, min, h, d){sizes}'
         if not isinstance(value, str):
-            return place.complain(f"{describe(value)} does not say in what time", remedy)
+            return self._complain_number(value, remedy, place)
         try:
             rate = units.read_rate(value)
         except UsageError as error:
@@ -200,6 +200,15 @@ class Speed:
         if self.positive and rate.count == 0:
             return place.complain(f'"{value}" is nothing at all', remedy)
         return rate
+
+    def _complain_number(self, value: Any, remedy: str, place: Place) -> Any:
+        if not isinstance(value, int | float) or isinstance(value, bool):
+            return place.complain(f"{describe(value)} is not a rate", remedy)
+        if value < 0:
+            return place.complain(f"{describe(value)} is negative", remedy)
+        if isinstance(value, int) and value <= units.COUNT_MAX:
+            remedy = remedy.replace("30k/s", f"{units.write_count(value)}/s")
+        return place.complain(f"{describe(value)} does not say in what time", remedy)
 
     def schema(self) -> Schema:
         amount = f"({units.COUNT_PATTERN}|{units.SIZE_PATTERN})" if self.sizes else units.COUNT_PATTERN

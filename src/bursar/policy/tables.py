@@ -42,12 +42,14 @@ class List:
 class Key:
     """A key of a table: its shape, what it is for, and its default *as one would write it*.
 
-    A default of None means that the key may be left out, with nothing in its place."""
+    A default of None means that the key may be left out, with nothing in its place. `advice` says
+    how to add a key that is missed, where its example on one line would not do."""
 
     shape: Shape
     purpose: str
     default: Any = None
     example: Any = None
+    advice: str = ""
 
 
 @dataclass(frozen=True)
@@ -71,7 +73,9 @@ class Record:
         if name in value:
             return key.shape.read(value[name], place.at(name))
         if key.default is REQUIRED:
-            return place.complain(f'"{name}" is missing', f"add {name} = {write_toml(key.example)}")
+            return place.complain(
+                f'"{name}" is missing', key.advice or f"add {name} = {write_toml(key.example)}"
+            )
         return None if key.default is None else key.shape.read(key.default, place.at(name))
 
     def _complain_unknown(self, name: str, place: Place) -> None:
@@ -168,4 +172,4 @@ def write_toml(value: Any) -> str:
         return "{ " + ", ".join(f"{key} = {write_toml(item)}" for key, item in value.items()) + " }"
     if isinstance(value, Iterable):
         return "[" + ", ".join(map(write_toml, value)) + "]"
-    return str(value)
+    return f"{value:_}" if isinstance(value, int) else str(value)
