@@ -25,11 +25,12 @@ allowance covers it whole; with any priority token left it goes first.
 **Pacing.** With `burst`, requests beyond the priority part are spread over the period: a tenant
 is never further ahead of its pace (`pace` tokens a period, its allowance if not given) than
 `burst` of a period, and what it did not use does not pile up. Then any window as long as a
-period sees at most pace * (1 + burst) of them and one request more, where two unpaced periods back to back could show
-twice the limit. The priority part is charged to the pace but never held back: tokens that the
-controller moves here late in a period must all be spent in the time left, and a reservation is a
-promise where the smoothness of a limit is a courtesy. So a tenant that spends a reservation late
-in one period and early in the next shows that much more in the window between.
+period sees at most pace * (1 + burst) tokens and one request more, where two unpaced periods
+back to back could show twice the limit. The priority part is charged to the pace but never held
+back: tokens that the controller moves here late in a period must all be spent in the time left,
+and a reservation is a promise where the smoothness of a limit is a courtesy. So a tenant that
+spends a reservation late in one period and early in the next shows that much more in the window
+between.
 """
 
 from __future__ import annotations
