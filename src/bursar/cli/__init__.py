@@ -1,0 +1,69 @@
+"""The command line: `bursar COMMAND`, one module a command.
+
+A command module has `register(app)` and imports what is heavy only when it runs, so that
+`bursar --help` stays quick. A user's mistake is a BursarError: one message on stderr and an exit
+code from `exits`, never a traceback.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from importlib import import_module
+from importlib.util import find_spec
+from typing import Annotated
+
+import typer
+
+from bursar.cli.exits import EXIT_CODES, FAILED, MISUSED
+from bursar.cli.version import write_version
+from bursar.errors import BursarError, PolicyError, UsageError
+
+COMMANDS = ("demo", "serve", "check", "why", "schema", "sim", "experiment", "bench")
+"""The order in which `bursar --help` lists them."""
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Run one command and exit with its code."""
+    try:
+        make_app()(args=arguments, prog_name="bursar")
+    except (PolicyError, UsageError) as error:
+        _leave(error, MISUSED)
+    except BursarError as error:
+        _leave(error, FAILED)
+
+
+def make_app() -> typer.Typer:
+    app = typer.Typer(
+        name="bursar",
+        help="Grants shares of whatever many tenants contend for: rates, bandwidth, budgets, named things.",
+        epilog=EXIT_CODES,
+        add_completion=False,
+        rich_markup_mode=None,
+        pretty_exceptions_enable=False,
+    )
+    app.callback(invoke_without_command=True)(_start)
+    for name in COMMANDS:
+        if find_spec(f"bursar.cli.{name}"):
+            import_module(f"bursar.cli.{name}").register(app)
+    return app
+
+
+def _start(
+    context: typer.Context,
+    version: Annotated[bool, typer.Option("--version", help="Print the version and exit.")] = False,
+    verbose: Annotated[
+        bool, typer.Option("--verbose", help="With --version: how mature each kind is.")
+    ] = False,
+) -> None:
+    if version:
+        typer.echo(write_version(verbose=verbose))
+        raise typer.Exit()
+    if context.invoked_subcommand is None:
+        typer.echo(context.get_help())
+        raise typer.Exit()
+
+
+def _leave(error: BursarError, code: int) -> None:
+    typer.echo(f"bursar: {error}", err=True)
+    sys.exit(code)

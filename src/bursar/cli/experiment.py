@@ -1,0 +1,66 @@
+"""`bursar experiment NAME`: a paper's experiment, run again."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from bursar.cli.exits import EXIT_CODES
+from bursar.errors import UsageError
+
+EXPERIMENTS = {
+    "rates-1": "bursar.experiments.rates:one",
+    "rates-2": "bursar.experiments.rates:two",
+    "rates-3": "bursar.experiments.rates:three",
+    "rates-4": "bursar.experiments.rates:four",
+    "rates-5": "bursar.experiments.rates:five",
+    "rates-parallel": "bursar.experiments.rates:parallel",
+    "rates-approximation": "bursar.experiments.rates:approximation",
+    "rates-bqueue": "bursar.experiments.rates:bqueue",
+}
+"""Name -> "module:function", called as function(out: Path, quick: bool) -> dict (see `findings`).
+The function writes its figures into `out`; the dict it returns is written beside them here."""
+
+
+def register(app: typer.Typer) -> None:
+    app.command(epilog=EXIT_CODES)(experiment)
+
+
+def experiment(
+    name: Annotated[
+        str, typer.Argument(metavar="NAME", help=f"One of {', '.join(EXPERIMENTS)}.", show_default=False)
+    ],
+    quick: Annotated[bool, typer.Option("--quick", help="Small sizes, to see it run.")] = False,
+    out: Annotated[Path, typer.Option("--out", help="Where figures and NAME.json go.")] = Path("results"),
+    as_json: Annotated[bool, typer.Option("--json", help="Print the numbers as JSON.")] = False,
+) -> None:
+    """Run a paper's experiment again.
+
+    Figures as PNG and numbers as JSON in the --out directory, a table beside the paper's here.
+
+    Example: bursar experiment rates-1 --quick --out results
+    """
+    from bursar.cli.findings import find_function, leave_if_not_ok, print_findings
+
+    run = find_function(name, EXPERIMENTS, "experiment")
+    make_folder(out)
+    findings = run(out, quick)
+    text = json.dumps(findings, indent=2)
+    written = out / f"{name}.json"
+    written.write_text(text + "\n")
+    if as_json:
+        typer.echo(text)
+    else:
+        print_findings(findings)
+        typer.echo(f"numbers in {written}")
+    leave_if_not_ok(findings)
+
+
+def make_folder(out: Path) -> None:
+    try:
+        out.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise UsageError(f"{out} cannot be made: {error.strerror}; give another with --out") from error

@@ -1,0 +1,78 @@
+"""Functions named in a registry ("module:function"), and what they found, printed.
+
+A benchmark or an experiment returns a dict of plain values. Two of its keys mean something here:
+`table` is printed (a text, or a list of rows, each a dict), and `ok` set to False makes the
+command exit with 1.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from importlib import import_module
+from typing import Any
+
+import typer
+
+from bursar.cli.exits import FAILED
+from bursar.errors import BursarError, UsageError
+from bursar.policy.values import suggest
+
+Findings = dict[str, Any]
+
+
+def find_function(name: str, registry: Mapping[str, str], called: str) -> Callable[..., Findings]:
+    """The function registered as `name`. Raises UsageError for a name that is not registered."""
+    if name not in registry:
+        raise UsageError(f'there is no {called} "{name}"{suggest(name, sorted(registry))}')
+    module_name, _, function_name = registry[name].partition(":")
+    try:
+        function: Callable[..., Findings] = getattr(import_module(module_name), function_name)
+    except ModuleNotFoundError as error:
+        raise _explain_missing(name, module_name, called, error) from error
+    except AttributeError as error:
+        raise BursarError(f'the {called} "{name}" is not in this version of bursar') from error
+    return function
+
+
+def _explain_missing(name: str, module_name: str, called: str, error: ModuleNotFoundError) -> BursarError:
+    missing = error.name or module_name
+    if module_name == missing or module_name.startswith(f"{missing}."):
+        return BursarError(f'the {called} "{name}" is not in this version of bursar')
+    return BursarError(f'the {called} "{name}" needs the package {missing}: pip install "bursar[all]"')
+
+
+def print_findings(findings: Findings) -> None:
+    """For people: the table if there is one, else each finding on its line."""
+    table = findings.get("table")
+    if isinstance(table, str):
+        typer.echo(table)
+    elif table:
+        _print_rows(table)
+    else:
+        for key, value in findings.items():
+            typer.echo(f"{key}: {value}")
+
+
+def _print_rows(rows: list[dict[str, Any]]) -> None:
+    from rich.console import Console
+    from rich.table import Table
+
+    table = Table()
+    columns = list(dict.fromkeys(key for row in rows for key in row))
+    for column in columns:
+        numeric = all(isinstance(row.get(column, 0), int | float) for row in rows)
+        table.add_column(column, justify="right" if numeric else "left")
+    for row in rows:
+        table.add_row(*(_write_cell(row.get(column, "")) for column in columns))
+    Console(soft_wrap=True).print(table)
+
+
+def _write_cell(value: Any) -> str:
+    if isinstance(value, float):
+        return f"{value:.4g}"
+    return f"{value:,}" if isinstance(value, int) and not isinstance(value, bool) else str(value)
+
+
+def leave_if_not_ok(findings: Findings) -> None:
+    if findings.get("ok") is False:
+        raise typer.Exit(FAILED)
