@@ -7,10 +7,56 @@ store, a call with a deadline, a queue of waiters) builds its courier around thi
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from typing import Any
 
 from bursar.book import Book, Effects, Record, Send
 from bursar.world import Message, World
+
+
+class Alarm:
+    """Rings when a book wants to be woken: `wake_at` says when, None for not at all."""
+
+    def __init__(
+        self, world: World, name: str, wake_at: Callable[[], int | None], ring: Callable[[int], None]
+    ) -> None:
+        self._world = world
+        self._name = name
+        self._wake_at = wake_at
+        self._ring = ring
+        self._armed_at: int | None = None
+        self._changed = asyncio.Event()
+
+    def start(self) -> None:
+        self._world.spawn(self._keep_time(), f"{self._name}.alarm")
+
+    def set(self) -> None:
+        """The book may want another time now."""
+        if self._wake_at() != self._armed_at:
+            self._changed.set()
+
+    async def _keep_time(self) -> None:
+        while True:
+            self._changed.clear()
+            self._armed_at = self._wake_at()
+            await self._wait()
+            now = self._world.clock.now()
+            wake_at = self._wake_at()
+            if wake_at is not None and wake_at <= now:
+                self._ring(now)
+
+    async def _wait(self) -> None:
+        """Until the armed time, or until another one is wanted."""
+        if self._armed_at is None:
+            await self._changed.wait()
+            return
+        sleep = self._world.spawn(self._sleep_until(self._armed_at), f"{self._name}.sleep")
+        await self._changed.wait()
+        sleep.cancel()
+
+    async def _sleep_until(self, wake_at_ns: int) -> None:
+        await self._world.clock.sleep(wake_at_ns - self._world.clock.now())
+        self._changed.set()
 
 
 class Courier:
@@ -28,15 +74,15 @@ class Courier:
         self._journal = world.journal(topic)
         self._appended = 0
         self._sync_wanted = asyncio.Event()
-        self._time_changed = asyncio.Event()
+        self._alarm = Alarm(world, topic, book.wake_at, self._tick)
 
     def start(self) -> None:
         """Replay what an earlier life wrote, then serve, sync and keep time."""
         self._book.replay(self._journal.replay())
         self._world.network.serve(self._topic, self._messages, self._receive)
         self._world.spawn(self._sync_records(), f"{self._topic}.sync")
-        self._world.spawn(self._keep_time(), f"{self._topic}.time")
-        self.perform(self._book.tick(self._world.clock.now()))
+        self._alarm.start()
+        self._tick(self._world.clock.now())
 
     def perform(self, effects: Effects) -> None:
         """Carry out what the book asked for. Whoever calls a method of the book directly (a
@@ -49,7 +95,10 @@ class Courier:
                     self._journal.append(data)
                     self._appended += 1
                     self._sync_wanted.set()
-        self._time_changed.set()
+        self._alarm.set()
+
+    def _tick(self, now: int) -> None:
+        self.perform(self._book.tick(now))
 
     async def _receive(self, sender: str, message: Message) -> None:
         self.perform(self._book.receive(self._world.clock.now(), sender, message))
@@ -61,25 +110,3 @@ class Courier:
             appended = self._appended
             await self._journal.sync()
             self.perform(self._book.synced(self._world.clock.now(), appended))
-
-    async def _keep_time(self) -> None:
-        while True:
-            self._time_changed.clear()
-            await self._wait_until(self._book.wake_at())
-            wake_at = self._book.wake_at()
-            now = self._world.clock.now()
-            if wake_at is not None and wake_at <= now:
-                self.perform(self._book.tick(now))
-
-    async def _wait_until(self, wake_at_ns: int | None) -> None:
-        """Sleep until then, or until the book may want another time."""
-        if wake_at_ns is None:
-            await self._time_changed.wait()
-            return
-        sleep = self._world.spawn(self._wake_after(wake_at_ns), f"{self._topic}.sleep")
-        await self._time_changed.wait()
-        sleep.cancel()
-
-    async def _wake_after(self, wake_at_ns: int) -> None:
-        await self._world.clock.sleep(wake_at_ns - self._world.clock.now())
-        self._time_changed.set()
