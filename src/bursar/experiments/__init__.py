@@ -1,0 +1,1 @@
+"""The papers' figures and tables, run again: one module each."""

@@ -1,0 +1,538 @@
+"""The compiled parts of the allocation: the split, direct shifts, longer shift paths.
+
+All of them work on the rows of a sparse matrix (tenant i holds the cells from indptr[i] up to
+indptr[i + 1]; a cell has a server, a demand and tokens) and on one number a server, `excess`: the
+tokens placed on it less its capacity. Above zero it is overloaded, below zero underloaded.
+
+A token moves within its row, from a cell that holds it to a cell with spare demand. A shift path
+therefore alternates server, row, server, and the paper's map of movable tokens for each pair of
+servers is never needed.
+
+`indptr` is uint64 and `indices` uint32: signed ones make Numba test each index for a negative
+value, which costs nearly as much as the work itself.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from numba import njit
+
+VALUE_MAX = 2**53
+TOTAL_MAX = 2**62
+
+FINE, BAD_VALUE, BAD_ORDER, BAD_TOTAL = 0, 1, 2, 3
+
+_PHASE_STEP = 0.6180339887498949
+_PHASE_MARGIN = 2.0**-10
+_SMALL_TOTAL = 2**26
+_BASE, _REACHED, _OUTSIDE, _WANTED = 1, 2, 4, 8
+
+
+# --- the split (algorithm 3) -------------------------------------------------------------------
+
+
+@njit(cache=True, nogil=True, inline="always")
+def _check_row(first, last, servers, indices, demand):
+    """(status, total): whether the row's servers rise within bounds and its demands are from
+    zero to VALUE_MAX, with a sum up to TOTAL_MAX."""
+    total = 0
+    high = 0
+    wrong = 0
+    for c in range(first, last):
+        wanted = demand[c]
+        wrong |= wanted | (VALUE_MAX - wanted)
+        total += wanted
+        high += wanted >> 32
+    before = -1
+    disorder = 0
+    for c in range(first, last):
+        j = np.int64(indices[c])
+        disorder |= j - before - 1
+        before = j
+    if (disorder | (servers - 1 - before)) < 0:
+        return BAD_ORDER, 0
+    if wrong < 0:
+        return BAD_VALUE, 0
+    if high > (TOTAL_MAX >> 32):
+        return BAD_TOTAL, 0
+    return FINE, total
+
+
+@njit(cache=True, nogil=True, inline="always")
+def _split_row(i, first, last, demand, total, granted, tokens):
+    """Tokens in proportion to demand: whole, summing to `granted`, never above demand.
+
+    Rounds the running sum instead of each cell, so nothing is lost and nothing needs sorting.
+    The phase differs from row to row: with one for all the same servers would gain each time.
+    """
+    turn = i * _PHASE_STEP
+    phase = _PHASE_MARGIN + (1.0 - 2.0 * _PHASE_MARGIN) * (turn - np.floor(turn))
+    ratio = granted / total if total > 0 else 0.0
+    seen = 0
+    placed = 0
+    if total < _SMALL_TOTAL:
+        for c in range(first, last):
+            seen += demand[c]
+            upto = np.int64(seen * ratio + phase)
+            tokens[c] = upto - placed
+            placed = upto
+        return
+    # Floating point cannot tell all neighbouring whole numbers apart here: hold each running
+    # sum where the cell stays within its demand and the rest of the row can still take the rest.
+    for c in range(first, last):
+        seen += demand[c]
+        upto = max(np.int64(seen * ratio + phase), placed, granted - (total - seen))
+        upto = min(upto, placed + demand[c], granted)
+        tokens[c] = upto - placed
+        placed = upto
+
+
+@njit(cache=True, nogil=True)
+def split_rows(indptr, indices, demand, reservation, start, stop, tokens, granted, load):
+    """Split the rows from start to stop: fills `tokens` and `granted`, adds to `load`.
+    Returns (status, the row where it went wrong)."""
+    everything = 0.0
+    for i in range(start, stop):
+        first, last = indptr[i], indptr[i + 1]
+        status, total = _check_row(first, last, load.size, indices, demand)
+        if status != FINE:
+            return status, i
+        grant = min(total, reservation[i])
+        granted[i] = grant
+        everything += grant
+        if everything > TOTAL_MAX:
+            return BAD_TOTAL, i
+        _split_row(i, first, last, demand, total, grant, tokens)
+        for c in range(first, last):
+            load[indices[c]] += tokens[c]
+    return FINE, -1
+
+
+@njit(cache=True, nogil=True, inline="always")
+def _same_row(first, last, indices, demand, old_first, old_last, old_indices, old_demand):
+    if last - first != old_last - old_first:
+        return False
+    different = np.int64(0)
+    for k in range(last - first):
+        different |= demand[first + k] ^ old_demand[old_first + k]
+        different |= np.int64(indices[first + k]) ^ np.int64(old_indices[old_first + k])
+    return different == 0
+
+
+@njit(cache=True, nogil=True)
+def keep_rows(
+    indptr, indices, demand, reservation, start, stop, tokens, granted, load,
+    old_indptr, old_indices, old_demand, old_granted, old_tokens,
+):  # fmt: skip
+    """As `split_rows`, but a row with the demand and the grant of last time keeps its tokens."""
+    everything = 0.0
+    for i in range(start, stop):
+        first, last = indptr[i], indptr[i + 1]
+        old_first, old_last = old_indptr[i], old_indptr[i + 1]
+        status, total = _check_row(first, last, load.size, indices, demand)
+        if status != FINE:
+            return status, i
+        grant = min(total, reservation[i])
+        granted[i] = grant
+        everything += grant
+        if everything > TOTAL_MAX:
+            return BAD_TOTAL, i
+        if grant == old_granted[i] and _same_row(
+            first, last, indices, demand, old_first, old_last, old_indices, old_demand
+        ):
+            for k in range(last - first):
+                tokens[first + k] = old_tokens[old_first + k]
+        else:
+            _split_row(i, first, last, demand, total, grant, tokens)
+        for c in range(first, last):
+            load[indices[c]] += tokens[c]
+    return FINE, -1
+
+
+# --- direct shifts (paths of length one) -------------------------------------------------------
+
+
+@njit(cache=True, nogil=True)
+def sum_excess(excess):
+    """(tokens above capacity, free capacity), each over all servers. The free capacity of many
+    idle servers may be more than a word counts: it stops at TOTAL_MAX."""
+    over = 0
+    under = 0
+    for j in range(excess.size):
+        if excess[j] > 0:
+            over += excess[j]
+        else:
+            under = min(under - excess[j], TOTAL_MAX)
+    return over, under
+
+
+@njit(cache=True, nogil=True)
+def shift_direct(indptr, indices, demand, tokens, granted, excess, start, stop):
+    """Move tokens from overloaded to underloaded servers within the rows, large tenants first.
+
+    One pass leaves no path of length one: a row that is done has nothing left to offer or
+    nothing left to fill, and no server becomes overloaded or underloaded on the way. So every
+    order of the rows will do. With the large ones first few have to change at all, and small
+    tenants mostly keep their split.
+
+    Of a row's two sides the shorter gives or takes all it can; on the longer one the server
+    that is furthest off comes first, so that those near balance remain for rows without a
+    choice. (All in one function: a call for each row would count references to each array.)
+    """
+    over, under = sum_excess(excess)
+    left = min(over, under)
+    total = 0
+    for i in range(np.uint64(start), np.uint64(stop)):
+        total += granted[i]
+    mean = total // max(stop - start, 1)
+    ceiling = TOTAL_MAX + 1
+    for floor in (4 * min(mean, VALUE_MAX), mean, 0):
+        for i in range(np.uint64(start), np.uint64(stop)):
+            if granted[i] < floor or granted[i] >= ceiling:
+                continue
+            if left == 0:
+                return
+            first, last = indptr[i], indptr[i + np.uint64(1)]
+            offered = 0
+            fillable = 0
+            for c in range(first, last):
+                e = excess[indices[c]]
+                held = tokens[c]
+                offered += min(held, max(e, 0))
+                fillable += min(demand[c] - held, max(-e, 0))
+            if offered == 0 or fillable == 0:
+                continue
+            if offered <= fillable:
+                left -= offered
+                for c in range(first, last):
+                    j = indices[c]
+                    part = min(tokens[c], max(excess[j], 0))
+                    tokens[c] -= part
+                    excess[j] -= part
+                _fill_largest(first, last, indices, demand, tokens, excess, offered)
+            else:
+                left -= fillable
+                for c in range(first, last):
+                    j = indices[c]
+                    part = min(demand[c] - tokens[c], max(-excess[j], 0))
+                    tokens[c] += part
+                    excess[j] += part
+                _offer_largest(first, last, indices, tokens, excess, fillable)
+        ceiling = min(floor, ceiling)
+
+
+@njit(cache=True, nogil=True, inline="always")
+def _fill_largest(first, last, indices, demand, tokens, excess, amount):
+    while amount > 0:
+        best = first
+        most = 0
+        for c in range(first, last):
+            e = -excess[indices[c]]
+            if e > most and tokens[c] < demand[c]:
+                best = c
+                most = e
+        part = min(amount, demand[best] - tokens[best], most)
+        tokens[best] += part
+        excess[indices[best]] += part
+        amount -= part
+
+
+@njit(cache=True, nogil=True, inline="always")
+def _offer_largest(first, last, indices, tokens, excess, amount):
+    while amount > 0:
+        best = first
+        most = 0
+        for c in range(first, last):
+            e = excess[indices[c]]
+            if e > most and tokens[c] > 0:
+                best = c
+                most = e
+        part = min(amount, tokens[best], most)
+        tokens[best] -= part
+        excess[indices[best]] -= part
+        amount -= part
+
+
+# --- longer shift paths ------------------------------------------------------------------------
+#
+# The search is rooted at one side and looks the same from both: from the overloaded servers it
+# follows tokens to spare demand (`back` false), from the underloaded ones spare demand to tokens
+# (`back` true). `leaving` is what a cell lets pass away from the roots, `entering` towards them.
+
+
+@njit(cache=True, nogil=True)
+def count_slots(indices, demand, tokens, excess):
+    """(cells with tokens on overloaded servers, cells with spare demand on underloaded ones).
+    No shift path exists if either is zero."""
+    holding = 0
+    spare = 0
+    for c in range(np.uint64(indices.size)):
+        e = excess[indices[c]]
+        holding += (e > 0) & (tokens[c] > 0)
+        spare += (e < 0) & (tokens[c] < demand[c])
+    return holding, spare
+
+
+@njit(cache=True, nogil=True)
+def select_rows(indptr, indices, demand, tokens, back, reached, quota, chosen, rows, count):
+    """Append rows that lead from the reached servers to others, and return how many there are.
+
+    Every row that leads out of the servers reached at the start is taken. A server reached on
+    the way counts as reached from then on, and more rows are taken until `quota` of them lead
+    to each server: one pass finds a well connected part of the graph. If no row is added, no
+    row leads out of the reached servers: nothing else can be reached from them.
+    """
+    servers = reached.size
+    links = np.zeros(servers, np.int64)
+    flags = np.empty(servers, np.uint8)
+    for j in range(servers):
+        flags[j] = _BASE | _REACHED if reached[j] else _OUTSIDE | _WANTED
+    for i in range(np.uint64(chosen.size)):
+        first, last = indptr[i], indptr[i + np.uint64(1)]
+        leaving = np.uint8(0)
+        entering = np.uint8(0)
+        for c in range(first, last):
+            flag = flags[indices[c]]
+            held = flag if tokens[c] > 0 else np.uint8(0)
+            spare = flag if tokens[c] < demand[c] else np.uint8(0)
+            leaving |= spare if back else held
+            entering |= held if back else spare
+        sure = leaving & _BASE and entering & _OUTSIDE
+        helpful = leaving & _REACHED and entering & _WANTED
+        if not (sure or helpful) or chosen[i]:
+            continue
+        chosen[i] = 1
+        rows[count] = i
+        count += 1
+        for c in range(first, last):
+            j = indices[c]
+            if flags[j] & _WANTED and (tokens[c] > 0 if back else tokens[c] < demand[c]):
+                reached[j] = 1
+                links[j] += 1
+                flags[j] = _OUTSIDE | _REACHED | (_WANTED if links[j] < quota else 0)
+    return count
+
+
+@njit(cache=True, nogil=True)
+def shift_along_paths(indptr, indices, demand, tokens, back, rows, excess, reached):
+    """Dinic's algorithm over the given rows, until no path from a root to a target is left.
+    Updates tokens and excess; `reached` becomes the servers that the roots still reach."""
+    ptr, server, row_of, leaving, entering, column_ptr, column = _extract(
+        indptr, indices, demand, tokens, back, rows, excess.size
+    )
+    surplus = -excess if back else excess.copy()
+    server_level = np.empty(excess.size, np.int32)
+    row_level = np.empty(rows.size, np.int32)
+    while _find_levels(ptr, server, row_of, leaving, entering, column_ptr, column,
+                       surplus, server_level, row_level):  # fmt: skip
+        _push_blocking_flow(ptr, server, row_of, leaving, entering, column_ptr, column,
+                            surplus, server_level, row_level)  # fmt: skip
+    for k in range(rows.size):
+        first = indptr[rows[k]]
+        for c in range(ptr[k + 1] - ptr[k]):
+            kept = entering[ptr[k] + c] if back else leaving[ptr[k] + c]
+            tokens[first + c] = kept
+    for j in range(excess.size):
+        excess[j] = -surplus[j] if back else surplus[j]
+        reached[j] = server_level[j] >= 0
+
+
+@njit(cache=True, nogil=True)
+def _extract(indptr, indices, demand, tokens, back, rows, servers):
+    """The rows' cells side by side, and for each server the list of its cells."""
+    ptr = np.zeros(rows.size + 1, np.uint64)
+    for k in range(rows.size):
+        ptr[k + 1] = ptr[k] + indptr[rows[k] + np.uint64(1)] - indptr[rows[k]]
+    cells = ptr[rows.size]
+    server = np.empty(cells, np.uint32)
+    row_of = np.empty(cells, np.uint32)
+    leaving = np.empty(cells, np.int64)
+    entering = np.empty(cells, np.int64)
+    column_ptr = np.zeros(servers + 1, np.uint64)
+    for k in range(np.uint64(rows.size)):
+        first = indptr[rows[k]]
+        for n in range(ptr[k + np.uint64(1)] - ptr[k]):
+            c = first + n
+            at = ptr[k] + n
+            server[at] = indices[c]
+            row_of[at] = k
+            leaving[at] = demand[c] - tokens[c] if back else tokens[c]
+            entering[at] = tokens[c] if back else demand[c] - tokens[c]
+            column_ptr[indices[c] + np.uint64(1)] += np.uint64(1)
+    for j in range(servers):
+        column_ptr[j + 1] += column_ptr[j]
+    column = np.empty(cells, np.uint32)
+    fill = column_ptr.copy()
+    for at in range(cells):
+        j = server[at]
+        column[fill[j]] = at
+        fill[j] += np.uint64(1)
+    return ptr, server, row_of, leaving, entering, column_ptr, column
+
+
+@njit(cache=True, nogil=True)
+def _find_levels(
+    ptr, server, row_of, leaving, entering, column_ptr, column, surplus, server_level, row_level
+):  # fmt: skip
+    """Breadth first from all roots at once, up to the level of the nearest target. True if
+    there is one. Levels: -1 not reached, -2 reached but useless in this phase."""
+    servers = surplus.size
+    queue = np.empty(servers, np.uint32)
+    tail = 0
+    server_level[:] = -1
+    row_level[:] = -1
+    for j in range(servers):
+        if surplus[j] > 0:
+            server_level[j] = 0
+            queue[tail] = j
+            tail += 1
+    head = 0
+    nearest = servers
+    while head < tail:
+        j = queue[head]
+        head += 1
+        level = server_level[j]
+        if level >= nearest:
+            break
+        for k in range(column_ptr[j], column_ptr[j + np.uint64(1)]):
+            at = column[k]
+            i = row_of[at]
+            if row_level[i] >= 0 or leaving[at] == 0:
+                continue
+            row_level[i] = level
+            for other in range(ptr[i], ptr[i + np.uint64(1)]):
+                to = server[other]
+                if server_level[to] < 0 and entering[other] > 0:
+                    server_level[to] = level + 1
+                    queue[tail] = to
+                    tail += 1
+                    if surplus[to] < 0:
+                        nearest = level + 1
+    if nearest == servers:
+        return False
+    for k in range(tail):
+        j = queue[k]
+        if server_level[j] == nearest and surplus[j] >= 0:
+            server_level[j] = -2
+    return True
+
+
+@njit(cache=True, nogil=True)
+def _push_blocking_flow(
+    ptr, server, row_of, leaving, entering, column_ptr, column, surplus, server_level, row_level
+):  # fmt: skip
+    """Depth first along the levels; each server and row remembers where it stopped looking."""
+    servers = surplus.size
+    next_cell = column_ptr[:-1].copy()
+    next_in_row = ptr[:-1].copy()
+    out_cells = np.empty(servers, np.uint32)
+    in_cells = np.empty(servers, np.uint32)
+    for root in range(np.uint32(servers)):
+        if server_level[root] != 0:
+            continue
+        j = root
+        depth = 0
+        while surplus[root] > 0:
+            if surplus[j] < 0:
+                _augment(server, leaving, entering, surplus, root, j, out_cells, in_cells, depth)
+                if surplus[j] == 0:
+                    server_level[j] = -2
+                j = root
+                depth = 0
+                continue
+            found = False
+            level = server_level[j]
+            end = column_ptr[j + np.uint64(1)]
+            while next_cell[j] < end and not found:
+                at = column[next_cell[j]]
+                i = row_of[at]
+                if leaving[at] > 0 and row_level[i] == level:
+                    stop = ptr[i + np.uint64(1)]
+                    while next_in_row[i] < stop:
+                        other = next_in_row[i]
+                        if entering[other] > 0 and server_level[server[other]] == level + 1:
+                            out_cells[depth] = at
+                            in_cells[depth] = other
+                            found = True
+                            break
+                        next_in_row[i] += np.uint64(1)
+                if not found:
+                    next_cell[j] += np.uint64(1)
+            if found:
+                j = server[in_cells[depth]]
+                depth += 1
+            else:
+                server_level[j] = -2
+                if depth == 0:
+                    break
+                depth -= 1
+                j = server[out_cells[depth]]
+
+
+@njit(cache=True, nogil=True, inline="always")
+def _augment(server, leaving, entering, surplus, root, target, out_cells, in_cells, depth):
+    amount = min(surplus[root], -surplus[target])
+    for step in range(depth):
+        amount = min(amount, leaving[out_cells[step]], entering[in_cells[step]])
+    for step in range(depth):
+        leaving[out_cells[step]] -= amount
+        entering[out_cells[step]] += amount
+        entering[in_cells[step]] -= amount
+        leaving[in_cells[step]] += amount
+    surplus[root] -= amount
+    surplus[target] += amount
+
+
+# --- what the result says ----------------------------------------------------------------------
+
+
+@njit(cache=True, nogil=True)
+def spread_reach(indptr, indices, demand, tokens, reached, touched):
+    """Mark every server that tokens of the reached servers could move to, directly or through
+    others (`reached`), and every row that holds a token on one of them (`touched`)."""
+    changed = True
+    while changed:
+        changed = False
+        for i in range(np.uint64(touched.size)):
+            if touched[i]:
+                continue
+            first, last = indptr[i], indptr[i + np.uint64(1)]
+            for c in range(first, last):
+                if reached[indices[c]] and tokens[c] > 0:
+                    touched[i] = 1
+            if touched[i]:
+                for c in range(first, last):
+                    if tokens[c] < demand[c] and not reached[indices[c]]:
+                        reached[indices[c]] = 1
+                        changed = True
+
+
+@njit(cache=True, nogil=True)
+def count_filled(dense, indptr):
+    """indptr of the sparse form of a dense matrix."""
+    indptr[0] = 0
+    for i in range(dense.shape[0]):
+        filled = 0
+        for j in range(dense.shape[1]):
+            filled += dense[i, j] != 0
+        indptr[i + 1] = indptr[i] + np.uint64(filled)
+
+
+@njit(cache=True, nogil=True)
+def pack_rows(dense, indptr, indices, values):
+    """The cells of a dense matrix that are not zero, row by row."""
+    for i in range(dense.shape[0]):
+        at = indptr[i]
+        for j in range(dense.shape[1]):
+            if dense[i, j] != 0:
+                indices[at] = j
+                values[at] = dense[i, j]
+                at += np.uint64(1)
+
+
+@njit(cache=True, nogil=True)
+def unpack_rows(indptr, indices, values, dense):
+    """The other way round; `dense` is zero before."""
+    for i in range(dense.shape[0]):
+        for c in range(indptr[i], indptr[i + 1]):
+            dense[i, indices[c]] = values[c]
