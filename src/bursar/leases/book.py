@@ -59,6 +59,25 @@ _encode = msgspec.msgpack.Encoder().encode
 _decode = msgspec.msgpack.Decoder(Entry).decode
 
 
+class Pending:
+    """What was written and is not yet known to be durable, oldest first."""
+
+    def __init__(self) -> None:
+        self.entries: list[Entry] = []
+        self._durable = 0
+
+    def write(self, entry: Entry) -> Record:
+        self.entries.append(entry)
+        return Record(_encode(entry))
+
+    def take_durable(self, records: int) -> list[Entry]:
+        """Those among the first `records` of this life that were not taken before."""
+        count = max(0, records - self._durable)
+        self._durable += count
+        durable, self.entries = self.entries[:count], self.entries[count:]
+        return durable
+
+
 def guarded_ns(duration_ns: int, drift_ppm: int) -> int:
     """The time on one clock that is surely at least `duration_ns` on another, when either may be
     off by `drift_ppm`."""
@@ -79,29 +98,28 @@ class OwnerBook:
         self._tokens = tokens
         self._holder = holder
         self._wait_ns = guarded_ns(duration_ns, drift_ppm)
-        self._out: Lease | None = None
+        self.out: Lease | None = None
         self._out_durable = False
-        self._leased_until: int | None = None
+        self.leased_until: int | None = None
         self._resend_at: int | None = None
-        self._writing: list[Entry] = []
-        self._durable = 0
+        self._pending = Pending()
 
     def uses(self, now: int) -> bool:
         """Whether the owner itself may use the thing."""
-        if self._out is None:
+        if self.out is None:
             return True
-        return self._leased_until is not None and now >= self._leased_until
+        return self.leased_until is not None and now >= self.leased_until
 
     def replay(self, records: Iterable[bytes]) -> None:
         for entry in map(_decode, records):
             if entry.ended:
                 self.unspent += entry.tokens
-                self._out = None
+                self.out = None
             else:
                 self.unspent -= entry.tokens
                 self.number = entry.number
-                self._out = Lease(entry.number, 0, 0, entry.tokens)
-        self._out_durable = self._out is not None
+                self.out = Lease(entry.number, 0, 0, entry.tokens)
+        self._out_durable = self.out is not None
 
     def receive(self, now: int, sender: str, message: Message) -> Effects:
         match message:
@@ -112,52 +130,47 @@ class OwnerBook:
         return []
 
     def _grant(self, now: int, ask: Ask) -> Effects:
-        if self._out is not None or self.unspent < self._tokens:
+        if self.out is not None or self.unspent < self._tokens:
             return []
         self.number += 1
         self.unspent -= self._tokens
-        self._out = Lease(self.number, ask.life, ask.asked_at, self._tokens)
+        self.out = Lease(self.number, ask.life, ask.asked_at, self._tokens)
         self._out_durable = False
-        self._leased_until = now + self._wait_ns
-        return [self._write(Entry(self.number, self._tokens, ended=False))]
+        self.leased_until = now + self._wait_ns
+        return [self._pending.write(Entry(self.number, self._tokens, ended=False))]
 
     def _take_back(self, message: Return) -> Effects:
-        if self._out is None or message.number != self._out.number:
+        if self.out is None or message.number != self.out.number:
             return [Send(self._holder, Settled(message.number))]
         if self._is_writing(message.number):
             return []
-        return [self._write(Entry(message.number, message.unspent, ended=True))]
+        return [self._pending.write(Entry(message.number, message.unspent, ended=True))]
 
     def _is_writing(self, number: int) -> bool:
-        return any(entry.ended and entry.number == number for entry in self._writing[self._durable :])
-
-    def _write(self, entry: Entry) -> Record:
-        self._writing.append(entry)
-        return Record(_encode(entry))
+        return any(entry.ended and entry.number == number for entry in self._pending.entries)
 
     def synced(self, now: int, records: int) -> Effects:
         effects: Effects = []
-        for entry in self._writing[self._durable : records]:
+        for entry in self._pending.take_durable(records):
             if entry.ended:
                 self.unspent += entry.tokens
-                self._out = self._resend_at = None
+                self.out = self._resend_at = None
                 effects.append(Send(self._holder, Settled(entry.number)))
             else:
                 self._out_durable = True
                 effects += self._resend(now)
-        self._durable = max(self._durable, records)
         return effects
 
     def _resend(self, now: int) -> Effects:
-        if self._out is None or not self._out_durable:
+        if self.out is None or not self._out_durable:
             return []
         self._resend_at = now + RESEND_NS
-        return [Send(self._holder, self._out)]
+        return [Send(self._holder, self.out)]
 
     def tick(self, now: int) -> Effects:
-        if self._out is not None and self._leased_until is None:
+        if self.out is not None and self.leased_until is None:
             # A restarted owner does not know how long ago it granted: the whole time, from now.
-            self._leased_until = now + self._wait_ns
+            self.leased_until = now + self._wait_ns
         if self._resend_at is None or now >= self._resend_at:
             return self._resend(now)
         return []
@@ -186,8 +199,7 @@ class HolderBook:
         self._returning: Return | None = None
         self._return_durable = False
         self._resend_at: int | None = None
-        self._writing: list[Entry] = []
-        self._durable = 0
+        self._pending = Pending()
 
     def uses(self, now: int) -> bool:
         return self._live and now < self._until
@@ -198,6 +210,16 @@ class HolderBook:
             return False
         self.unspent -= tokens
         return True
+
+    def between(self) -> int:
+        """Tokens that are written down here but do not count: arriving, or on their way back."""
+        arriving = self._arriving.tokens if self._arriving is not None else 0
+        return arriving + (self._returning.unspent if self._returning is not None else 0)
+
+    def at_risk(self) -> int:
+        """The most tokens that a crash at this moment would lose."""
+        returned = self._returning is not None and self._return_durable
+        return self.unspent + (0 if returned else self.between())
 
     def replay(self, records: Iterable[bytes]) -> None:
         for entry in map(_decode, records):
@@ -218,41 +240,38 @@ class HolderBook:
     def _arrive(self, lease: Lease) -> Effects:
         self.number = lease.number
         self._arriving = lease
+        self._returning = None  # a later lease says that the earlier one is settled
         self._resend_at = None
-        return [self._write(Entry(lease.number, lease.tokens, ended=False))]
-
-    def _write(self, entry: Entry) -> Record:
-        self._writing.append(entry)
-        return Record(_encode(entry))
+        return [self._pending.write(Entry(lease.number, lease.tokens, ended=False))]
 
     def synced(self, now: int, records: int) -> Effects:
         effects: Effects = []
-        for entry in self._writing[self._durable : records]:
+        for entry in self._pending.take_durable(records):
             if entry.ended:
                 self._return_durable = True
                 effects += self._resend(now)
             else:
                 effects += self._begin(now)
-        self._durable = max(self._durable, records)
         return effects
 
     def _begin(self, now: int) -> Effects:
         lease, self._arriving = self._arriving, None
         assert lease is not None, "an arrival is durable once"
         self.unspent += lease.tokens
-        self._live = lease.life == self._life
-        self._until = lease.asked_at + self._duration_ns
+        self._live = True
+        # A lease that an earlier life asked for is over: its time was another clock's.
+        self._until = lease.asked_at + self._duration_ns if lease.life == self._life else now
         return [] if self.uses(now) else self.end(now)
 
     def end(self, now: int) -> Effects:
-        """Let go of the thing and give back what is unspent."""
-        if self._returning is not None or self._arriving is not None or self.number == 0:
+        """Let go of the thing and give back what is unspent; nothing without a lease."""
+        if not self._live:
             return []
         self._live = False
         self._returning = Return(self.number, self.unspent)
         self._return_durable = False
         self.unspent = 0
-        return [self._write(Entry(self.number, self._returning.unspent, ended=True))]
+        return [self._pending.write(Entry(self.number, self._returning.unspent, ended=True))]
 
     def _resend(self, now: int) -> Effects:
         if self._returning is None or not self._return_durable:
@@ -271,9 +290,9 @@ class HolderBook:
             return []
         if self._returning is None:
             return self._ask(now)
-        if not self._return_durable and not self._writing:
+        if not self._return_durable and not self._pending.entries:
             # The life before this one crashed during a lease: write its end now.
-            return [self._write(Entry(self._returning.number, 0, ended=True))]
+            return [self._pending.write(Entry(self._returning.number, 0, ended=True))]
         return self._resend(now)
 
     def wake_at(self) -> int | None:

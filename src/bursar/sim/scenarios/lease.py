@@ -1,0 +1,103 @@
+"""The lease under every fault, with clocks as far apart as the bound allows."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from bursar.leases.book import HolderBook, OwnerBook
+from bursar.leases.courier import HolderNode, OwnerNode
+from bursar.sim.scenario import Boot, Scenario, require
+from bursar.world import MILLISECOND_NS, SECOND_NS, World
+
+TOTAL = 2_000
+TOKENS = 10
+DURATION_NS = 400 * MILLISECOND_NS
+DRIFT_PPM = 10_000
+PAUSE_MAX_NS = 60 * MILLISECOND_NS
+END_EARLY = 0.05
+
+
+class LeaseScenario(Scenario):
+    """Two nodes; the truth is what was spent, and what a crash of the holder may have lost."""
+
+    duration_ns = 10 * SECOND_NS
+    settle_ns = 5 * SECOND_NS
+    drift_ppm = DRIFT_PPM
+    owner_book: type[OwnerBook] = OwnerBook
+    holder_book: type[HolderBook] = HolderBook
+
+    def __init__(self) -> None:
+        self.spent = 0
+        self.lost_at_most = 0
+        self._owner: OwnerBook | None = None
+        self._holder: HolderBook | None = None
+        self._looked_at: int | None = None
+        self._granted_when_healed = 0
+
+    def nodes(self) -> Mapping[str, Boot]:
+        return {"owner": self._boot_owner, "holder": self._boot_holder}
+
+    def _boot_owner(self, world: World) -> None:
+        node = OwnerNode(world, self.owner_book(TOTAL, TOKENS, "holder", DURATION_NS, DRIFT_PPM))
+        node.start()
+        self._owner = node.book
+
+    async def _boot_holder(self, world: World) -> None:
+        node = HolderNode(world, self.holder_book(world.incarnation, "owner", DURATION_NS))
+        node.start()
+        self._holder = node.book
+        while True:
+            await world.clock.sleep(world.random.randrange(0, PAUSE_MAX_NS))
+            if node.spend():
+                self.spent += 1
+            elif world.random.random() < END_EARLY:
+                node.end()
+
+    def crashed(self, name: str) -> None:
+        if name == "owner":
+            self._owner = None
+        elif self._holder is not None:
+            self.lost_at_most += self._holder.at_risk()
+            self._holder = None
+
+    def check(self) -> None:
+        owner, holder = self._owner, self._holder
+        known = self.spent + (owner.unspent if owner else 0) + (holder.unspent if holder else 0)
+        require(known <= TOTAL, f"{known} tokens are known of, {TOTAL} exist")
+        if owner is None or holder is None:
+            return
+        together = owner.uses(self._time("owner")) and holder.uses(self._time("holder"))
+        require(not together, "owner and holder use the thing at the same time")
+        if owner.leased_until != self._looked_at and owner.leased_until is not None:
+            # The owner begins to use it when time passes, without any event: look right then.
+            self._looked_at = owner.leased_until
+            self.sim.wake_at(self.sim.node("owner").clock.true_ns(owner.leased_until))
+
+    def _time(self, name: str) -> int:
+        return self.sim.node(name).clock.read()
+
+    def healed(self) -> None:
+        self._granted_when_healed = self._owner.number if self._owner else 0
+
+    def audit(self) -> None:
+        owner, holder = self._owner, self._holder
+        assert owner is not None and holder is not None, "every node is up when a run is healed"
+        known = self.spent + owner.unspent + holder.unspent + in_transit(owner, holder)
+        require(
+            known + self.lost_at_most >= TOTAL,
+            f"{known} tokens are known of, crashes lost at most {self.lost_at_most}, {TOTAL} existed",
+        )
+        require(
+            owner.number > self._granted_when_healed or owner.unspent < TOKENS,
+            "no lease was granted since all faults were healed",
+        )
+
+
+def in_transit(owner: OwnerBook, holder: HolderBook) -> int:
+    """Tokens that the owner has debited, and the holder not yet or no longer counts."""
+    if owner.out is None:
+        return 0
+    return owner.out.tokens if holder.number < owner.out.number else holder.between()
+
+
+SCENARIO = LeaseScenario
