@@ -1,0 +1,355 @@
+"""One connection: its handshake, its frames, its calls under way, and when it is cut off.
+
+    connected -> (hello from both) -> ready -> closed
+
+A peer that sends garbage, too large a frame, half a frame and then nothing, no hello, or that
+does not read what it is sent, is cut off and counted; the node goes on. What bounds it:
+`Limits`. Reading stops while the peer does not read our replies, and a peer that leaves more than
+`unread_max_bytes` unread is cut off.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, cast
+
+import msgspec
+
+from bursar.errors import (
+    BursarError,
+    FormatError,
+    NoAnswerError,
+    RemoteError,
+    UnreachableError,
+    UsageError,
+)
+from bursar.resource import check_name
+from bursar.runtime import frames
+from bursar.runtime.frames import CALL, FAILURE, GOODBYE, HELLO, REPLY, SEND, Hello, Splitter
+from bursar.runtime.tls import is_named, names_in
+from bursar.world import SECOND_NS, Message
+
+if TYPE_CHECKING:
+    from bursar.runtime.network import SocketNetwork
+
+TEXT_MAX = 500
+BATCH_MAX_BYTES = 64 * 1024
+KEEPALIVE_S = 5
+UNACKNOWLEDGED_MAX_MS = 15_000
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """How much of this node one peer, or all of them, may occupy."""
+
+    connections_max: int = 1_000
+    connections_per_peer_max: int = 4
+    queue_max_bytes: int = 1024 * 1024
+    unread_max_bytes: int = 16 * 1024 * 1024
+    requests_max: int = 10_000
+    hello_timeout_ns: int = 5 * SECOND_NS
+    stall_timeout_ns: int = 10 * SECOND_NS
+
+
+class Link(asyncio.Protocol):
+    """One connection to one peer. `expected` is the name that the peer must have, None for an
+    incoming connection; `host` is where it was dialled."""
+
+    def __init__(self, network: SocketNetwork, expected: str | None = None, host: str | None = None) -> None:
+        self._network = network
+        self._loop = asyncio.get_running_loop()
+        self._expected = expected
+        self._host = host
+        self._splitter = Splitter()
+        self._number = 0
+        self._pending: dict[int, tuple[asyncio.Future[Any], msgspec.msgpack.Decoder[Any]]] = {}
+        self._requests = 0
+        self._out: list[bytes] = []
+        self._out_bytes = 0
+        self._corked = False
+        self._full = False
+        self._waiting_since: int | None = None
+        self._full_since: int | None = None
+        self._transport: asyncio.Transport | None = None
+        self._open = False
+        self.peer = ""
+        self.incarnation = 0
+        self.why_closed = ""
+        self.ready: asyncio.Future[None] = self._loop.create_future()
+        self.closed: asyncio.Future[None] = self._loop.create_future()
+        # Nobody may be waiting when a connection fails; that is no reason for a warning.
+        self.ready.add_done_callback(lambda ready: ready.cancelled() or ready.exception())
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport = cast(asyncio.Transport, transport)
+        self._open = True
+        self._waiting_since = self._network.clock.now()
+        if not self._network.admit(self):
+            self.cut("full", "this node has as many connections as it takes; try again later")
+            return
+        self._transport.set_write_buffer_limits(high=self._network.limits.queue_max_bytes)
+        self._write(frames.encode(HELLO, 0, "", self._network.hello))
+
+    def keep_alive(self) -> None:
+        """Let the kernel find out that a peer's machine is gone; otherwise it takes many minutes."""
+        sock = self._transport.get_extra_info("socket") if self._transport else None
+        if sock is None:
+            return
+        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+        for option, value in (
+            ("TCP_KEEPIDLE", KEEPALIVE_S),
+            ("TCP_KEEPINTVL", KEEPALIVE_S),
+            ("TCP_KEEPCNT", 3),
+            ("TCP_USER_TIMEOUT", UNACKNOWLEDGED_MAX_MS),
+        ):
+            if hasattr(socket, option):
+                sock.setsockopt(socket.IPPROTO_TCP, getattr(socket, option), value)
+
+    def connection_lost(self, error: Exception | None) -> None:
+        self._transport = None
+        self._open = False
+        why = self.why_closed or (str(error) if error else "the peer closed the connection")
+        self.why_closed = why
+        for future, _ in self._pending.values():
+            if not future.done():
+                future.set_exception(NoAnswerError(f"{self.peer}: connection lost before the answer: {why}"))
+        self._pending.clear()
+        if not self.ready.done():
+            self.ready.set_exception(UnreachableError(why))
+        if not self.closed.done():
+            self.closed.set_result(None)
+        self._network.forget(self)
+
+    def data_received(self, data: bytes) -> None:
+        self._corked = True
+        try:
+            for payload in self._splitter.feed(data):
+                if self._transport is None or self._transport.is_closing():
+                    break
+                self._take(payload)
+        except FormatError as error:
+            self.cut("garbage", str(error))
+        finally:
+            self._corked = False
+            if self._out:
+                self._flush()
+        if self.peer:
+            self._waiting_since = self._network.clock.now() if self._splitter.partial else None
+
+    def _take(self, payload: bytes | memoryview) -> None:
+        kind, number, topic, body = frames.open_envelope(payload)
+        if kind == GOODBYE:
+            self.why_closed = f"the peer said: {self._text(body)}"
+            self.close()
+        elif not self.peer:
+            self._greet(kind, body)
+        elif kind == REPLY:
+            self._settle(number, body)
+        elif kind == CALL:
+            self._network.dispatch(self, number, topic, body)
+        elif kind == SEND:
+            self._network.dispatch(self, None, topic, body)
+        elif kind == FAILURE:
+            self._fail(number, self._text(body))
+        else:
+            raise FormatError(f"a frame of kind {kind} where none belongs")
+
+    def _text(self, body: msgspec.Raw) -> str:
+        try:
+            return str(frames.decoder_of(str).decode(body))[:TEXT_MAX]
+        except frames.DECODE_ERRORS as error:
+            raise FormatError(f"not a text: {error}") from error
+
+    def _greet(self, kind: int, body: msgspec.Raw) -> None:
+        if kind != HELLO:
+            raise FormatError("the first frame is not a hello")
+        try:
+            hello = frames.decoder_of(Hello).decode(body)
+            check_name("the peer's name", hello.name)
+        except (*frames.DECODE_ERRORS, UsageError) as error:
+            raise FormatError(f"not a hello: {error}") from error
+        problem = self._find_fault(hello)
+        if problem is not None:
+            self.cut("identity", problem)
+            return
+        self.peer, self.incarnation = hello.name, hello.incarnation
+        self._waiting_since = None
+        self._network.introduce(self)
+        if not self.ready.done():
+            self.ready.set_result(None)
+
+    def _find_fault(self, hello: Hello) -> str | None:
+        """Why this peer is not whom it claims to be, or not whom we wanted."""
+        if hello.version != frames.VERSION:
+            return (
+                f"{hello.name} speaks version {hello.version} of the protocol, this node {frames.VERSION}; "
+                "run the same version of bursar on both"
+            )
+        if self._expected is not None and hello.name != self._expected:
+            return f"this is {hello.name}, not {self._expected}; check the addresses under peers"
+        certificate = self._transport.get_extra_info("peercert") if self._transport else None
+        if certificate is None:
+            return "no certificate was shown" if self._network.has_tls else None
+        if not is_named(certificate, hello.name):
+            return f"the certificate is for {sorted(names_in(certificate))}, the name claimed is {hello.name}"
+        if self._host is not None and self._expected is None and not is_named(certificate, self._host):
+            return f"the certificate of {hello.name} is not for {self._host}; add it as an alternative name"
+        return None
+
+    async def call(self, topic: str, message: Message, reply: Any, timeout_ns: int) -> Any:
+        """As `Network.call`, on a connection that is ready."""
+        if self._full or not self._open:
+            raise UnreachableError(f"{self.peer} reads too slowly: its queue is full, nothing was sent")
+        self._number = number = self._number + 1
+        future: asyncio.Future[Any] = self._loop.create_future()
+        self._pending[number] = (future, frames.decoder_of(reply))
+        timer = self._loop.call_later(timeout_ns / SECOND_NS, self._expire, number, topic)
+        try:
+            self._write(frames.encode(CALL, number, topic, message))
+            return await future
+        finally:
+            timer.cancel()
+            self._pending.pop(number, None)
+
+    def send(self, frame: bytes) -> bool:
+        """Queue a frame; false when the peer's queue is full and it was dropped."""
+        if self._full or not self._open:
+            return False
+        self._write(frame)
+        return True
+
+    def _expire(self, number: int, topic: str) -> None:
+        future, _ = self._pending.pop(number, (None, None))
+        if future is not None and not future.done():
+            future.set_exception(NoAnswerError(f"{self.peer} did not answer on {topic!r} in time"))
+
+    def _settle(self, number: int, body: msgspec.Raw) -> None:
+        future, decoder = self._pending.pop(number, (None, None))
+        if future is None or decoder is None or future.done():
+            return  # too late: the caller has given up
+        try:
+            future.set_result(decoder.decode(body))
+        except frames.DECODE_ERRORS as error:
+            future.set_exception(RemoteError(f"{self.peer} answered with something else: {error}"))
+
+    def _fail(self, number: int, text: str) -> None:
+        future, _ = self._pending.pop(number, (None, None))
+        if future is not None and not future.done():
+            future.set_exception(RemoteError(f"{self.peer}: {text}"))
+
+    def begin_request(self) -> bool:
+        """Whether one more handler may run. Requests are refused rather than left unread, because
+        what the handlers under way wait for (a release, a reply) may come behind them."""
+        if self._requests >= self._network.limits.requests_max:
+            return False
+        self._requests += 1
+        return True
+
+    def end_request(self, frame: bytes | None) -> None:
+        """A handler has ended: send its answer."""
+        self._requests -= 1
+        if frame is not None and self._open:
+            self._write(frame)
+
+    def _write(self, frame: bytes) -> None:
+        if not self._open:
+            return
+        if self._out or self._corked or len(self._pending) + self._requests > 1:
+            # Others are at work on this connection: their frames share one write.
+            if not self._out and not self._corked:
+                self._loop.call_soon(self._flush)
+            self._out.append(frame)
+            self._out_bytes += len(frame)
+            if self._out_bytes > BATCH_MAX_BYTES:
+                self._flush()
+        elif self._transport is not None:
+            self._transport.write(frame)
+            self._check_unread()
+
+    def _flush(self) -> None:
+        if not self._out:
+            return
+        out, self._out, self._out_bytes = self._out, [], 0
+        if self._transport is not None:
+            self._transport.write(b"".join(out) if len(out) > 1 else out[0])
+            self._check_unread()
+
+    def _check_unread(self) -> None:
+        if not self._full or self._transport is None:
+            return
+        if self._transport.get_write_buffer_size() > self._network.limits.unread_max_bytes:
+            self.cut("slow", "too much was left unread")
+
+    def pause_writing(self) -> None:
+        self._full = True
+        self._full_since = self._network.clock.now()
+        if self._transport is not None and self._transport.is_reading():
+            self._transport.pause_reading()
+
+    def resume_writing(self) -> None:
+        self._full = False
+        self._full_since = None
+        if self._transport is not None and not self._transport.is_closing():
+            self._transport.resume_reading()
+
+    def check_stall(self, now: int) -> None:
+        """Cut the peer off if it has been silent in the middle of something for too long."""
+        limits = self._network.limits
+        if self._full_since is not None and now - self._full_since > limits.stall_timeout_ns:
+            self.cut("slow", "what was sent was not read in time")
+        elif self._waiting_since is not None:
+            bound_ns = limits.stall_timeout_ns if self.peer else limits.hello_timeout_ns
+            if now - self._waiting_since > bound_ns:
+                self.cut(
+                    "stalled", "half a frame came, and no more" if self.peer else "no hello came in time"
+                )
+
+    def cut(self, reason: str, why: str) -> None:
+        """Cut the peer off, count it, and tell it why if it listens."""
+        transport = self._transport
+        if transport is None or transport.is_closing():
+            return
+        self.why_closed = why
+        self._network.count_cut(reason, self, why)
+        if not self._full:
+            transport.write(frames.encode(GOODBYE, 0, "", why[:TEXT_MAX]))
+        self._out, self._out_bytes = [], 0
+        self._open = False
+        transport.close()
+        self._loop.call_later(1.0, transport.abort)
+
+    def close(self) -> None:
+        """Send what is queued, then close."""
+        self._flush()
+        self._open = False
+        if self._transport is not None:
+            self._transport.close()
+
+    def abort(self) -> None:
+        if self._transport is not None:
+            self._transport.abort()
+
+
+class SelfLink(Link):
+    """What a node says to itself: the same frames, without a socket."""
+
+    def __init__(self, network: SocketNetwork) -> None:
+        super().__init__(network)
+        self.peer = network.name
+        self._open = True
+
+    def _write(self, frame: bytes) -> None:
+        self._loop.call_soon(self._take, memoryview(frame)[frames.LENGTH_BYTES :])
+
+
+def describe_failure(error: BaseException) -> str:
+    """What a peer is told of a handler's failure: the words of our own errors, only the type of
+    others, whose text may hold what the peer must not see."""
+    return (
+        str(error)[:TEXT_MAX]
+        if isinstance(error, BursarError)
+        else f"internal error ({type(error).__name__})"
+    )

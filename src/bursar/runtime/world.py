@@ -1,0 +1,193 @@
+"""A node of the real world: all its ports, and its end.
+
+A task that fails takes its node down: the failure is logged with its traceback, the ports stop
+working at once (`CrashedError`), and whoever runs the node learns of it from `LiveWorld.failure`.
+Nothing is done in the name of a node that has lost one of its parts.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import secrets
+import time
+from collections.abc import Coroutine, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from bursar.errors import CrashedError, UsageError
+from bursar.policy.values import Tls
+from bursar.resource import check_name
+from bursar.runtime import logs
+from bursar.runtime.clock import BootClock
+from bursar.runtime.journal import FileJournal
+from bursar.runtime.link import Limits
+from bursar.runtime.network import Address, SocketNetwork
+from bursar.runtime.state import StateDirectory
+from bursar.runtime.words import SharedWords
+from bursar.stores import TIMEOUT_NS, open_store
+from bursar.world import Journal, Store, World
+
+
+class Node:
+    """What the ports of one node share: its tasks, its files, and whether it is still alive."""
+
+    def __init__(self, name: str, state: StateDirectory | None, network: SocketNetwork) -> None:
+        self.name = name
+        self.network = network
+        self.failure: asyncio.Future[BaseException] = asyncio.get_running_loop().create_future()
+        self._state = state
+        self._tasks: dict[asyncio.Task[Any], None] = {}
+        self._journals: dict[str, FileJournal] = {}
+        # One thread: a node's journals share one disk, and syncing them in turn loses nothing.
+        self._disk = ThreadPoolExecutor(1, thread_name_prefix=f"{name}-journal")
+        self._closing = False
+
+    def spawn(self, work: Coroutine[Any, Any, Any], name: str) -> asyncio.Task[Any]:
+        """Implements `bursar.world.Spawn`."""
+        if self._closing or self.failure.done():
+            work.close()
+            raise CrashedError(f"node {self.name} is down")
+        task = asyncio.get_running_loop().create_task(work, name=f"{self.name}.{name}")
+        self._tasks[task] = None
+        task.add_done_callback(self._end_task)
+        return task
+
+    def _end_task(self, task: asyncio.Task[Any]) -> None:
+        self._tasks.pop(task, None)
+        if task.cancelled():
+            return
+        error = task.exception()
+        if error is not None and not (self._closing and isinstance(error, CrashedError)):
+            self.crash(error, task.get_name())
+
+    def crash(self, error: BaseException, part: str) -> None:
+        """Take the node down: first the ports, then the tasks."""
+        if self.failure.done():
+            return
+        logs.failure("node.down", error, node=self.name, part=part)
+        self.failure.set_result(error)
+        self.network.crash()
+        for journal in self._journals.values():
+            journal.crash()
+        self._cancel_tasks()
+
+    def journal(self, name: str) -> Journal:
+        """The journal of that name, opened at most once a life."""
+        if self._state is None:
+            raise UsageError(f"node {self.name} has no state directory and can keep no journal; set one")
+        if name in self._journals:
+            raise UsageError(f"the journal {name!r} is open already")
+        journal = FileJournal(self._state.journal_path(name), self._disk)
+        self._journals[name] = journal
+        return journal
+
+    def trace(self, event: str, /, **fields: int | str | bool | None) -> None:
+        logs.debug(event, node=self.name, **fields)
+
+    def _cancel_tasks(self) -> list[asyncio.Task[Any]]:
+        tasks = list(self._tasks)
+        for task in tasks:
+            task.cancel()
+        return tasks
+
+    async def close(self) -> None:
+        if self._closing:
+            return
+        self._closing = True
+        tasks = self._cancel_tasks()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        await self.network.close()
+        for journal in self._journals.values():
+            await journal.close()
+        self._disk.shutdown(wait=True)
+        if self._state is not None:
+            self._state.close()
+
+
+@dataclass(frozen=True, slots=True)
+class LiveWorld(World):
+    """A World on real ports. `listening` is where it takes connections, None for nowhere."""
+
+    node: Node
+    listening: Address | None
+    sockets: SocketNetwork
+    shared: SharedWords
+
+    @property
+    def failure(self) -> asyncio.Future[BaseException]:
+        """Done, with the error, when the node has gone down by itself."""
+        return self.node.failure
+
+    async def close(self) -> None:
+        """A clean end: tasks are stopped, what was said is sent, files and sockets are closed."""
+        await self.node.close()
+        await self.store.close()
+        self.shared.close()
+
+
+async def open_world(
+    name: str,
+    *,
+    state: Path | str | None = None,
+    listen: str | None = None,
+    peers: Mapping[str, str] | None = None,
+    tls: Tls | None = None,
+    store: str | Store = "memory://",
+    session_timeout_ns: int = TIMEOUT_NS,
+    words: Path | str | None = None,
+    limits: Limits | None = None,
+    seed: int | None = None,
+) -> LiveWorld:
+    """One more life of the node `name`.
+
+    Its incarnation and journals are kept in `state`; a node without one remembers nothing and has
+    no journals. `listen` is "host:port" (port 0: any), beyond loopback only with `tls`. `words` is
+    the file of shared words, in `state` unless told. Raises UsageError, NetworkError, JournalError
+    or StoreError; then nothing is left open."""
+    check_name("node name", name)
+    directory = StateDirectory(Path(state)) if state is not None else None
+    clock = BootClock()
+    seed = secrets.randbits(64) if seed is None else seed
+    opened: list[Any] = []
+    try:
+        incarnation = directory.begin_life() if directory else time.time_ns()
+        network = SocketNetwork(
+            name, incarnation, peers=peers, tls=tls, limits=limits, clock=clock, seed=seed
+        )
+        node = Node(name, directory, network)
+        opened.append(node)
+        if isinstance(store, str):
+            store = await open_store(store, clock=clock, name=name, timeout_ns=session_timeout_ns)
+        opened.append(store)
+        listening = await network.listen(listen) if listen is not None else None
+    except BaseException:
+        for part in opened:
+            await part.close()
+        if directory is not None and not opened:
+            directory.close()
+        raise
+    shared = SharedWords(Path(words) if words is not None else _words_path(name, directory))
+    logs.info("node.up", node=name, incarnation=incarnation, at=str(listening or "nowhere"), seed=seed)
+    return LiveWorld(
+        name=name,
+        incarnation=incarnation,
+        clock=clock,
+        network=network,
+        store=store,
+        journal=node.journal,
+        words=shared,
+        random=random.Random(seed),
+        spawn=node.spawn,
+        trace=node.trace,
+        node=node,
+        listening=listening,
+        sockets=network,
+        shared=shared,
+    )
+
+
+def _words_path(name: str, directory: StateDirectory | None) -> Path:
+    return (directory.path if directory else Path("/dev/shm") / f"bursar-{name}") / "words"
