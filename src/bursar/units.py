@@ -41,12 +41,12 @@ DURATIONS_NS = {
 }
 
 NUMBER_PATTERN = r"[0-9]+(_[0-9]+)*(\.[0-9]+)?"
-COUNT_PATTERN = rf"{NUMBER_PATTERN}[kKMGTP]?"
-SIZE_PATTERN = rf"{NUMBER_PATTERN}([kKMGTP]?B|[KMGTP]iB)"
-DURATION_PATTERN = rf"{NUMBER_PATTERN}(ns|us|ms|s|min|h|d)"
-PER_PATTERN = rf"/({NUMBER_PATTERN})?(ns|us|ms|s|min|h|d)"
+COUNT_PATTERN = rf"{NUMBER_PATTERN} ?[kKMGTP]?"
+SIZE_PATTERN = rf"{NUMBER_PATTERN} ?([kKMGTP]?B|[KMGTP]iB)"
+DURATION_PATTERN = rf"{NUMBER_PATTERN} ?(ns|us|ms|s|min|h|d)"
+PER_PATTERN = rf"/({NUMBER_PATTERN} ?)?(ns|us|ms|s|min|h|d)"
 
-_NUMBER = re.compile(rf"({NUMBER_PATTERN})\s*([^\s0-9]*)")
+_NUMBER = re.compile(rf"({NUMBER_PATTERN}) ?([^\s0-9]*)")
 
 Unit = Literal["requests", "bytes"]
 
@@ -88,9 +88,11 @@ class Rate(msgspec.Struct, frozen=True):
         return other <= self
 
     def __str__(self) -> str:
-        amount = write_size(self.count) if self.unit == "bytes" else write_count(self.count)
-        seconds = self.per_ns // SECOND_NS
-        return f"{amount}/s" if seconds == 1 else f"{amount}/{seconds}s"
+        write = write_size if self.unit == "bytes" else write_count
+        for unit in ("s", "min", "h", "d"):
+            if DURATIONS_NS[unit] % self.per_ns == 0:
+                return f"{write(self.count * DURATIONS_NS[unit] // self.per_ns)}/{unit}"
+        return f"{write(self.count)}/{write_duration(self.per_ns)}"
 
 
 ZERO_RATE = Rate(0)
@@ -99,10 +101,10 @@ ZERO_RATE = Rate(0)
 def read_rate(text: str) -> Rate:
     """Read "30k/s", "1GiB/s", "2.5/min" or "5/10s". Raises UsageError."""
     amount, slash, time = text.partition("/")
-    if not slash or not time.strip():
+    if not slash or not time:
         raise UsageError(f'"{_short(text)}" does not say in what time')
     number, unit = _split(amount, text)
-    time_number, time_unit = _split(time, text) if time.lstrip()[0].isdigit() else (Fraction(1), time.strip())
+    time_number, time_unit = _split(time, text) if time[0].isdecimal() else (Fraction(1), time)
     per_ns = time_number * _factor(time_unit, DURATIONS_NS, text, "unit of time")
     if per_ns <= 0:
         raise UsageError(f'"{_short(text)}" is a rate over no time')
@@ -159,9 +161,9 @@ def _split(part: str, text: str) -> tuple[Fraction, str]:
     """The number and the unit of one part of `text`; the whole text is what errors quote."""
     if len(text) > TEXT_MAX:
         raise UsageError(f'"{_short(text)}" is longer than {TEXT_MAX} characters')
-    match = _NUMBER.fullmatch(part.strip())
+    match = _NUMBER.fullmatch(part)
     if match is None:
-        if part.strip().startswith("-"):
+        if part.startswith("-"):
             raise UsageError(f'"{_short(text)}" is negative')
         raise UsageError(f'"{_short(text)}" is not a number with a unit')
     return Fraction(match[1].replace("_", "")), match[4]

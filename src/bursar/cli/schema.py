@@ -16,7 +16,8 @@ def register(app: typer.Typer) -> None:
 def schema() -> None:
     """Print a policy's JSON Schema, for editors.
 
-    Editors complete and check TOML with it. It knows every key; `bursar check` also compares values with one another.
+    Editors complete and check TOML with it. It knows every key; `bursar check` also compares
+    values with one another.
 
     Example: bursar schema > bursar.schema.json
     """

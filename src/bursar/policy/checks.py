@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from bursar.policy.names import is_loopback
+from bursar.policy.names import check_nested_name, is_loopback
 from bursar.policy.shapes import Path, Place, is_read
 from bursar.units import Rate, write_duration
 
@@ -69,11 +69,11 @@ def check_quota(raw: Values, values: Values, place: Place) -> None:
     tenants = values["tenant"] or {}
     for name, tenant in tenants.items():
         at = place.at("tenant", name)
-        if "/" in name:
+        if "/" in name and not check_nested_name(name):
             _check_parent(name, tenant, tenants, at)
         if is_read(tenant, values["unit"]) and values["unit"] != "bytes":
             written = raw["tenant"][name].get("limit")
-            if isinstance(written, str) and written.rstrip().endswith("B"):
+            if isinstance(written, str) and written.endswith("B"):
                 remedy = f'add unit = "bytes" to the resource, or write a count of {values["unit"]}'
                 at.at("limit").complain(f'"{written}" is a size, and the unit is "{values["unit"]}"', remedy)
 

@@ -49,7 +49,7 @@ DAEMON = Record(
                 names.check_plain_name,
                 names.PLAIN_PATTERN,
                 PEERS_MAX,
-                'peers = { b = "127.0.0.1:7071" }',
+                'b = "127.0.0.1:7071"',
                 may_be_empty=True,
             ),
             "the other daemons, by name",
@@ -71,7 +71,9 @@ class Resource:
             )
         kind = value.get("kind")
         if kind is None:
-            return place.complain('"kind" is missing', f"add kind = one of {', '.join(KINDS)}")
+            return place.complain(
+                '"kind" is missing', 'add kind = "rate", or one of "share", "pool", "quota", "claim"'
+            )
         if Choice(KINDS).read(kind, place.at("kind")) != kind:
             return INVALID
         return value, RECORDS[kind].read(value, place)

@@ -116,7 +116,7 @@ RATE = Record(
                 names.check_plain_name,
                 names.PLAIN_PATTERN,
                 SERVERS_MAX,
-                'servers = { a = "100k/s" }',
+                'a = "100k/s"',
             ),
             "the servers that do the requests, and what each can do",
             REQUIRED,

@@ -57,7 +57,7 @@ def check_nested_name(name: str) -> str | None:
     if len(name.encode()) > NAME_MAX_BYTES:
         return f"the name is longer than {NAME_MAX_BYTES} bytes"
     wrong = next(filter(None, map(check_tenant_name, parts)), None)
-    return f"a part of {wrong.removeprefix('the ')}" if wrong and len(parts) > 1 else wrong
+    return f"one of its parts will not do: {wrong}" if wrong and len(parts) > 1 else wrong
 
 
 def check_store(url: str) -> str | None:

@@ -124,7 +124,7 @@ def _syntax_error(source: str, message: str, text: str) -> PolicyError:
         return _whole_file(source, "a number has thousands of digits", "write a number below 2^63")
     if any(sign in message for sign in ("overwrite", "twice", "Duplicate", "Cannot mutate")):
         path, line = find_key(text, line)
-        problem = Problem(write_path(path), f"it is there twice ({plain})", _ONCE, line)
+        problem = Problem(write_path(path), "it is there twice", _ONCE, line)
         return PolicyError(source, [problem])
     unquoted = "Invalid value" in message or "after a statement" in message
     return _whole_file(source, f"not TOML{column}: {plain}", _QUOTES if unquoted else _PAIRS, line)
@@ -156,7 +156,7 @@ def _find_line(path: Path, lines: Lines) -> int | None:
 
 def write_path(path: Path) -> str:
     """A key path as one writes it in TOML: resource.llm.tenant."acme/search"."""
-    parts = [part if _BARE_KEY.fullmatch(part) else f'"{_shorten(part)}"' for part in path]
+    parts = [_shorten(part) if _BARE_KEY.fullmatch(part) else f'"{_shorten(part)}"' for part in path]
     return ".".join(parts) or WHOLE
 
 
@@ -168,7 +168,7 @@ def _shorten(name: str) -> str:
 def _too_large(source: str, size: int) -> PolicyError:
     most = write_size(FILE_MAX_BYTES)
     what = f"it has {size} bytes, more than {most}; nothing of it was read"
-    return _whole_file(source, what, "is it a policy at all? if it is, split it over several daemons")
+    return _whole_file(source, what, "give a policy file; one of that size is none")
 
 
 def _whole_file(source: str, what: str, remedy: str, line: int | None = None) -> PolicyError:

@@ -121,11 +121,12 @@ class Whole:
     most: int
 
     def read(self, value: Any, place: Place) -> Any:
-        remedy = f"write a whole number from {self.least} to {self.most}"
+        most = f" to {self.most}" if self.most < units.COUNT_MAX else " up"
+        remedy = f"write a whole number from {self.least}{most}"
         if isinstance(value, bool) or not isinstance(value, int):
             return place.complain(f"{describe(value)} is not a whole number", remedy)
         if not self.least <= value <= self.most:
-            wrong = "negative" if value < 0 else f"outside {self.least} to {self.most}"
+            wrong = "negative" if value < 0 else "too small" if value < self.least else "too large"
             return place.complain(f"{describe(value)} is {wrong}", remedy)
         return value
 
@@ -143,7 +144,7 @@ class Amount:
         remedy = 'write a whole number, such as 5_000_000, "5M" or, for bytes, "64MiB"'
         if isinstance(value, str):
             try:
-                read = units.read_size_bytes if value.rstrip().endswith("B") else units.read_count
+                read = units.read_size_bytes if value.endswith("B") else units.read_count
                 value = read(value)
             except UsageError as error:
                 return place.complain(str(error), remedy)
@@ -164,7 +165,10 @@ class Span:
 
     def read(self, value: Any, place: Place) -> Any:
         least, most = units.write_duration(self.least_ns), units.write_duration(self.most_ns)
-        remedy = f'write a duration from "{least}" to "{most}" (ns, us, ms, s, min, h, d), such as "200ms"'
+        example = "200ms" if self.least_ns <= 200_000_000 <= self.most_ns else least
+        remedy = (
+            f'write a duration from "{least}" to "{most}" (ns, us, ms, s, min, h, d), such as "{example}"'
+        )
         if not isinstance(value, str):
             return place.complain(f"{describe(value)} is not a duration with its unit", remedy)
         try:

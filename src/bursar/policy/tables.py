@@ -123,7 +123,8 @@ class Named:
     def read(self, value: Any, place: Place) -> Any:
         if not isinstance(value, dict):
             return place.complain(
-                f"{describe(value)} is not a table of {self.called}s", f"write {self.example}"
+                f"{describe(value)} is not a table of {self.called}s",
+                f"write a table of lines such as {self.example}",
             )
         if not value and not self.may_be_empty:
             return place.complain(f"there is no {self.called}", f"add one: {self.example}")
