@@ -5,7 +5,12 @@ with everything that is wrong, where it stands, and what to write instead. `valu
 frozen values, `keys` every key of the file, once, for both the reading and the JSON Schema.
 """
 
-from bursar.policy.reading import build, load, parse
+from __future__ import annotations
+
+from collections.abc import Mapping
+from os import PathLike
+from typing import Any
+
 from bursar.policy.values import (
     KINDS,
     ClaimPolicy,
@@ -54,3 +59,27 @@ __all__ = [
     "load",
     "parse",
 ]
+
+
+# The reader is imported by those who read: everyone else needs the values alone, at once.
+
+
+def load(path: str | PathLike[str]) -> Policy:
+    """Read a policy file. Raises PolicyError, which lists every problem."""
+    from bursar.policy.reading import load
+
+    return load(path)
+
+
+def parse(text: str, source: str = "policy") -> Policy:
+    """Read a policy from TOML text; `source` is what messages call it. Raises PolicyError."""
+    from bursar.policy.reading import parse
+
+    return parse(text, source)
+
+
+def build(table: Mapping[str, Any], source: str = "policy") -> Policy:
+    """A policy from the table that TOML would have given. Raises PolicyError."""
+    from bursar.policy.reading import build
+
+    return build(table, source)
