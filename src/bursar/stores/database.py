@@ -10,6 +10,9 @@ The rows obey `draft`'s invariants: nodes are changed through drafts alone, betw
 `commit`. A draft that fails wrote nothing, so transactions of several callers can share one
 commit. Expiry is in boot time: it goes on while the machine sleeps, agrees between processes, and
 a session of another boot is over.
+
+A connection remembers what it read until another one commits, which costs one cheap question at
+the start of each transaction (`PRAGMA data_version`) and saves most of the others.
 """
 
 from __future__ import annotations
@@ -29,6 +32,8 @@ LOCK_PAUSE_MIN_NS = MILLISECOND_NS // 5
 LOCK_PAUSE_MAX_NS = 4 * MILLISECOND_NS
 CHANGES_KEPT = 4096
 CHANGES_PRUNED_EVERY = 256
+REMEMBERED_NODES_MAX = 4096
+REMEMBERED_DATA_MAX_BYTES = 1024
 CHANGE_MAX_CHARS = 64 * 1024
 """A revision that touched more than this names none of it, which means everything."""
 
@@ -37,8 +42,6 @@ _READ = (
 )
 _PLACE = "INSERT OR REPLACE INTO nodes VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)"
 _REMOVE = "DELETE FROM nodes WHERE parent=? AND name=?"
-_DUE = "SELECT id FROM sessions WHERE expires_ns <= ? OR boot != ? ORDER BY id"
-_ALIVE = "SELECT 1 FROM sessions WHERE id = ? AND expires_ns > ? AND boot = ?"
 _BEAT = "UPDATE sessions SET expires_ns = ? + timeout_ns WHERE id = ? AND expires_ns > ? AND boot = ?"
 
 
@@ -64,7 +67,8 @@ def over(session: int) -> SessionExpiredError:
 
 
 class Database:
-    """One connection. Calls that change rows stand between `begin` and `commit` or `rollback`.
+    """One connection. Calls that read stand between `begin_reading` or `begin` and `commit` or
+    `rollback`, those that change rows after `begin`.
 
     Raises sqlite3.Error for what the file or the disk does (`schema.explain` turns it into words), and
     the store's errors for what the tree does not allow."""
@@ -80,8 +84,14 @@ class Database:
             check_same_thread=False,
         )
         self._execute = self._connection.execute
+        self._execute_many = self._connection.executemany
         self._execute("PRAGMA synchronous = FULL")
         self._execute("PRAGMA trusted_schema = OFF")
+        self._version = -1
+        self._changed = False
+        self._revision = 0
+        self._nodes: dict[str, Node | None] = {}
+        self._expiries: dict[int, int] = {}
 
     def close(self) -> None:
         self._connection.close()
@@ -96,37 +106,58 @@ class Database:
         while True:
             try:
                 self._execute("BEGIN IMMEDIATE")
-                return
+                break
             except sqlite3.OperationalError as error:
                 if not is_busy(error) or time.monotonic_ns() > give_up_ns:
                     raise
             time.sleep(pause_ns / SECOND_NS)
             pause_ns = min(pause_ns * 3 // 2, LOCK_PAUSE_MAX_NS)
-
-    def commit(self) -> None:
-        self._execute("COMMIT")
-
-    def rollback(self) -> None:
-        if self._connection.in_transaction:
-            self._execute("ROLLBACK")
+        self._refresh()
 
     def begin_reading(self) -> None:
         """See one state of the tree until `rollback`."""
         self._execute("BEGIN")
+        self._refresh()
+
+    def commit(self) -> None:
+        self._execute("COMMIT")
+        self._changed = False
+
+    def rollback(self) -> None:
+        if self._connection.in_transaction:
+            self._execute("ROLLBACK")
+        if self._changed:
+            self._forget()
+
+    def _refresh(self) -> None:
+        """Forget what is remembered if another connection has committed since."""
+        version = self.data_version()
+        if version != self._version:
+            self._forget()
+            self._version = version
+
+    def _forget(self) -> None:
+        self._version = -1
+        self._changed = False
+        self._revision = 0
+        self._nodes.clear()
+        self._expiries = {}
 
     # Sessions
 
     def open_session(self, name: str, timeout_ns: int) -> int:
         expires_ns = boot_ns() + timeout_ns
+        self._changed = True
         cursor = self._execute(
             "INSERT INTO sessions (name, boot, timeout_ns, expires_ns) VALUES (?, ?, ?, ?)",
             (name, self.boot, timeout_ns, expires_ns),
         )
         assert cursor.lastrowid is not None
+        self._expiries = {}
         return cursor.lastrowid
 
     def check_session(self, session: int) -> None:
-        if self._execute(_ALIVE, (session, boot_ns(), self.boot)).fetchone() is None:
+        if self._sessions().get(session, 0) <= boot_ns():
             raise over(session)
 
     def beat(self, session: int) -> bool:
@@ -138,6 +169,7 @@ class Database:
             self.begin()
             now_ns = boot_ns()
             cursor = self._execute(_BEAT, (now_ns, session, now_ns, self.boot))
+            self._expiries = {}
             self.commit()
             return cursor.rowcount == 1
         finally:
@@ -145,8 +177,9 @@ class Database:
             self._execute("PRAGMA synchronous = FULL")
 
     def due(self) -> list[int]:
-        """Sessions that are overdue, or of another boot."""
-        return [session for (session,) in self._execute(_DUE, (boot_ns(), self.boot))]
+        """Sessions that are overdue, or of another boot; the oldest first."""
+        now_ns = boot_ns()
+        return [session for session, expires_ns in self._sessions().items() if expires_ns <= now_ns]
 
     def expire_due(self) -> None:
         for session in self.due():
@@ -160,7 +193,18 @@ class Database:
         draft = Draft(self, session, self.revision() + 1)
         draft.remove([_join(parent, name) for parent, name in owned])
         self._write_out(draft)
+        self._changed = True
         self._execute("DELETE FROM sessions WHERE id = ?", (session,))
+        self._expiries = {}
+
+    def _sessions(self) -> dict[int, int]:
+        """When each session expires; 0 for those of another boot."""
+        if not self._expiries:
+            rows = self._execute("SELECT id, expires_ns, boot FROM sessions ORDER BY id")
+            self._expiries = {
+                session: expires_ns if boot == self.boot else 0 for session, expires_ns, boot in rows
+            }
+        return self._expiries
 
     # The tree
 
@@ -173,8 +217,12 @@ class Database:
         return results
 
     def read(self, path: str) -> Node | None:
+        if path in self._nodes:
+            return self._nodes[path]
         row = self._execute(_READ, _split(path)).fetchone()
-        return None if row is None else Node(*row)
+        node = None if row is None else Node._make(row)
+        self._remember(path, node)
+        return node
 
     def get(self, path: str) -> Node:
         node = self.read(path)
@@ -188,9 +236,9 @@ class Database:
         return [name for (name,) in rows]
 
     def revision(self) -> int:
-        (revision,) = self._execute("SELECT max(revision) FROM changes").fetchone()
-        assert isinstance(revision, int)
-        return revision
+        if not self._revision:
+            (self._revision,) = self._execute("SELECT max(revision) FROM changes").fetchone()
+        return self._revision
 
     # What others changed
 
@@ -216,17 +264,29 @@ class Database:
     def _write_out(self, draft: Draft) -> None:
         if not draft.touched:
             return
-        for path, node in draft.changes.items():
-            if node is None:
-                self._execute(_REMOVE, _split(path))
-            else:
-                self._execute(_PLACE, (*_split(path), *_row(node)))
-        paths: str | None = "\n".join(draft.touched)
-        if paths is not None and len(paths) > CHANGE_MAX_CHARS:
-            paths = None
-        self._execute("INSERT INTO changes VALUES (?, ?)", (draft.revision, paths))
+        self._changed = True
+        placed = [_split(path) + node for path, node in draft.changes.items() if node is not None]
+        removed = [_split(path) for path, node in draft.changes.items() if node is None]
+        if placed:
+            self._execute_many(_PLACE, placed)
+        if removed:
+            self._execute_many(_REMOVE, removed)
+        paths = "\n".join(draft.touched)
+        named = paths if len(paths) <= CHANGE_MAX_CHARS else None
+        self._execute("INSERT INTO changes VALUES (?, ?)", (draft.revision, named))
         if draft.revision % CHANGES_PRUNED_EVERY == 0:
             self._execute("DELETE FROM changes WHERE revision <= ?", (draft.revision - CHANGES_KEPT,))
+        self._revision = draft.revision
+        for path, node in draft.changes.items():
+            self._remember(path, node)
+
+    def _remember(self, path: str, node: Node | None) -> None:
+        if len(self._nodes) >= REMEMBERED_NODES_MAX:
+            self._nodes.clear()
+        if node is None or len(node.data) <= REMEMBERED_DATA_MAX_BYTES:
+            self._nodes[path] = node
+        else:
+            self._nodes.pop(path, None)
 
 
 def _quote(path: str) -> str:
@@ -239,9 +299,3 @@ def _split(path: str) -> tuple[str, str]:
 
 def _join(parent: str, name: str) -> str:
     return f"{parent.rstrip('/')}/{name}"
-
-
-def _row(node: Node) -> tuple[bytes, int, int, int, int, int, int]:
-    return (
-        node.data, node.version, node.created, node.modified, node.owner, node.children, node.counter,
-    )  # fmt: skip

@@ -217,14 +217,22 @@ class SqliteStore(Shorthand):
             if version == self._data_version:
                 return
             self._data_version = version
-            self._seen_revision, touched = self._reader.changes_after(self._seen_revision)
-            self._reader.check_session(self._session)
+            touched = self._read_changes()
         except SessionExpiredError:
             self._expire(self._session)
         except sqlite3.Error:
             self._fire(None)  # whoever reads again is told what is wrong
         else:
             self._fire(touched)
+
+    def _read_changes(self) -> list[str] | None:
+        try:
+            self._reader.begin_reading()
+            self._seen_revision, touched = self._reader.changes_after(self._seen_revision)
+            self._reader.check_session(self._session)
+            return touched
+        finally:
+            self._reader.rollback()
 
     def _fire(self, touched: list[str] | None) -> None:
         for path in list(self._watches) if touched is None else touched:

@@ -163,7 +163,10 @@ class Writer:
             self._tell(self._on_heartbeat, session, alive, sent_ns)
 
     def _sweep(self, database: Database) -> None:
-        if database.due():
+        database.begin_reading()
+        due = database.due()
+        database.rollback()
+        if due:
             database.begin()
             database.expire_due()
             database.commit()
