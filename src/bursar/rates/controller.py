@@ -1,0 +1,443 @@
+"""The controller's book: who may hold how many tokens of the present period.
+
+A controller is a candidate, then a leader, then deposed. What it may do as a leader rests on one
+node in the store, `State`: whoever changed it last leads, and nobody else can open a period.
+
+    standby --lead()--> raising the epoch --committed()--> leading --deposed()--> standby
+                                                             | tick: poll, open, place
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+
+from bursar.book import Send
+from bursar.rates.messages import UNBOUNDED, Ack, Allowance, Grant, Poll, Report, Row, State
+from bursar.world import Message
+
+PPM = 1_000_000
+
+
+@dataclass(frozen=True, slots=True)
+class Commit:
+    """Compare-and-set the state in the store; `committed` or `deposed` is called with the outcome."""
+
+    state: State
+
+
+Effects = list[Send | Commit]
+
+
+@dataclass(frozen=True, slots=True)
+class Terms:
+    """What the policy promises one tenant in a period. limit None: no limit."""
+
+    reservation: int
+    limit: int | None
+    weight: int = 1
+
+
+Targets = Mapping[str, Mapping[str, tuple[int, int]]]
+"""By server, by tenant: (allowance, priority part), absolute in the period."""
+
+
+@dataclass(slots=True)
+class ServerView:
+    """One server as this leader knows it.
+
+    bounds   by tenant, the most that the server may still take as its allowance: it rises when a
+             grant is sent, and falls only by an acknowledgement
+    """
+
+    name: str
+    incarnation: int
+    heard_at: int
+    report: Report
+    rows: dict[str, Row]
+    seen_ns: int = 0
+    acknowledged: dict[str, int] = field(default_factory=dict)
+    unacknowledged: list[tuple[int, dict[str, int]]] = field(default_factory=list)
+    bounds: dict[str, int] = field(default_factory=dict)
+
+    def sent(self, sequence: int, allowances: dict[str, int]) -> None:
+        self.unacknowledged.append((sequence, allowances))
+        for tenant, allowance in allowances.items():
+            self.bounds[tenant] = max(self.bounds.get(tenant, 0), allowance)
+
+    def acknowledge(self, sequence: int, raised: Iterable[tuple[str, int]]) -> None:
+        """The server took this grant; those sent before it are void, those after it still count."""
+        taken = [allowances for number, allowances in self.unacknowledged if number == sequence]
+        if not taken:
+            return
+        self.acknowledged = {**taken[0], **dict(raised)}
+        self.unacknowledged = [(n, a) for n, a in self.unacknowledged if n > sequence]
+        self._rebuild()
+
+    def _rebuild(self) -> None:
+        self.bounds = dict(self.acknowledged)
+        for _, allowances in self.unacknowledged:
+            for tenant, allowance in allowances.items():
+                self.bounds[tenant] = max(self.bounds.get(tenant, 0), allowance)
+
+    def begin_period(self) -> None:
+        self.acknowledged = {}
+        self.unacknowledged = []
+        self.bounds = {}
+
+
+@dataclass(frozen=True, slots=True)
+class Picture:
+    """All that a placement may look at: pure data, taken at one moment. `held` is what servers
+    may have of the period's tokens that are not in `servers`, gone or silent."""
+
+    now: int
+    time_left_ns: int
+    period_ns: int
+    servers: tuple[ServerView, ...]
+    terms: Mapping[str, Terms]
+    period: int
+    held: Mapping[str, int]
+
+
+Place = Callable[[Picture], Targets]
+
+
+class ControllerBook:
+    """Places tokens on servers, and never more of them than there are.
+
+    Invariants, for every tenant with a limit:
+    - the bounds of all servers, with what was lost with lives of servers that ended, never add up
+      to more than the limit: a rise waits until the falls that pay for it are acknowledged;
+    - a period is opened by one compare-and-set, so only by the leader of the latest epoch, and
+      only after every token of the one before has expired on every clock within the drift bound;
+    - tokens go only to lives of servers that the state lists, so a successor knows whom to ask;
+    - a new leader moves, among servers that have answered it, what they said they hold; it makes
+      new tokens only once every listed life has answered.
+
+    Where the tokens should be is `place`'s to say, and nothing here trusts it.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        servers: Iterable[str],
+        terms: Mapping[str, Terms],
+        place: Place,
+        *,
+        period_ns: int,
+        interval_ns: int,
+        drift_ppm: int,
+    ) -> None:
+        self.name = name
+        self.names = tuple(servers)
+        self.terms = dict(terms)
+        self._place = place
+        self._period_ns = period_ns
+        self.interval_ns = interval_ns
+        self._drift_ppm = drift_ppm
+        self.views: dict[str, ServerView] = {}
+        self.leading = False
+        self.state = State(0, "", 0, ())
+        self._committing: State | None = None
+        self._sequence = 0
+        self._ends_at = 0
+        self._opens_at = 0
+        self._poll_at = 0
+        self._place_at: int | None = None
+        self._awaited: set[str] = set()
+        self._answered: set[tuple[str, int]] = set()
+        self._complete = False
+        self._movable: dict[str, int] = {}
+        self._next_terms: dict[str, Terms] | None = None
+        self._targets: Targets = {}
+        self._owing = False
+        self.lost: dict[str, int] = {}
+
+    # -- leading ----------------------------------------------------------------------------
+
+    def lead(self, stored: State) -> Effects:
+        """This node was elected: raise the epoch. Nothing is sent before that is committed."""
+        self.deposed()
+        return self._commit(State(stored.epoch + 1, self.name, stored.period, stored.servers))
+
+    def deposed(self) -> None:
+        """Somebody else changed the state: this node leads no more."""
+        self.leading = False
+        self._committing = None
+        self._place_at = None
+
+    def _commit(self, state: State) -> Effects:
+        if self._committing is not None:
+            return []
+        self._committing = state
+        return [Commit(state)]
+
+    def wants(self, state: State) -> bool:
+        """Whether this is the state that the book waits to see committed."""
+        return state is self._committing
+
+    def committed(self, now: int, state: State) -> Effects:
+        """The store holds this state now."""
+        if state != self._committing:
+            return []
+        self._committing = None
+        before, self.state = self.state, state
+        if not self.leading:
+            return self._begin_leading(now)
+        if state.period > before.period:
+            return self._begin_period(now)
+        return []
+
+    def _begin_leading(self, now: int) -> Effects:
+        """Fence every server. What is out cannot outlast a whole period from now, because the
+        leader before this one opened none after the epoch was raised."""
+        self.leading = True
+        self._sequence = 0
+        self.views = {}
+        self._answered = set()
+        self._forget_period()
+        self._complete = not self.state.servers
+        out_ns = 0 if self._complete else self._period_ns
+        self._ends_at = now + out_ns
+        self._opens_at = now + max(self._guarded(out_ns), self.interval_ns // 4)
+        return self._poll(now, full=True)
+
+    def _forget_period(self) -> None:
+        self.lost = {}
+        self._movable = {}
+        self._targets = {}
+        self._owing = False
+        self._place_at = None
+
+    def _guarded(self, duration_ns: int) -> int:
+        """The time on this clock in which at least `duration_ns` pass on every other."""
+        return -(-duration_ns * (PPM + self._drift_ppm) // (PPM - self._drift_ppm))
+
+    def reconfigure(self, terms: Mapping[str, Terms]) -> None:
+        """New terms, from the next period on: what was placed already stays within the old ones."""
+        self._next_terms = dict(terms)
+
+    # -- time -------------------------------------------------------------------------------
+
+    def wake_at(self) -> int | None:
+        if not self.leading:
+            return None
+        times = [self._poll_at, self._opens_at]
+        if self._place_at is not None:
+            times.append(self._place_at)
+        return min(times)
+
+    def tick(self, now: int) -> Effects:
+        if not self.leading:
+            return []
+        if now >= self._opens_at:
+            return self._open(now)
+        if self._place_at is not None and now >= self._place_at:
+            return self._place_tokens(now)
+        if now >= self._poll_at:
+            return self._poll(now, full=False)
+        return []
+
+    def _poll(self, now: int, full: bool) -> Effects:
+        """Ask everyone; place when all that were heard lately have answered, or soon anyway."""
+        self._poll_at = now + self.interval_ns
+        self._place_at = now + self.interval_ns // 4
+        self._awaited = {view.name for view in self._alive(now)}
+        return [Send(server, Poll(self.state.epoch, full)) for server in self.names]
+
+    def _alive(self, now: int) -> list[ServerView]:
+        recent = now - 2 * self.interval_ns
+        return [view for view in self.views.values() if view.heard_at >= recent]
+
+    def _open(self, now: int) -> Effects:
+        self._opens_at = now + self.interval_ns // 4
+        lives = tuple(sorted((view.name, view.incarnation) for view in self._alive(now)))
+        if not lives:
+            return self._poll(now, full=True) if now >= self._poll_at else []
+        return self._commit(State(self.state.epoch, self.name, self.state.period + 1, lives))
+
+    def _begin_period(self, now: int) -> Effects:
+        self._forget_period()
+        self._complete = True
+        self._ends_at = now + self._period_ns
+        self._opens_at = now + self._guarded(self._period_ns)
+        self._poll_at = now + self.interval_ns
+        if self._next_terms is not None:
+            self.terms, self._next_terms = self._next_terms, None
+        for view in self.views.values():
+            view.begin_period()
+        return self._place_tokens(now)
+
+    # -- what servers say -------------------------------------------------------------------
+
+    def receive(self, now: int, sender: str, message: Message) -> Effects:
+        if not self.leading:
+            return []
+        match message:
+            case Report(epoch=epoch) | Ack(epoch=epoch) if epoch > self.state.epoch:
+                self.deposed()
+            case Report(epoch=epoch) if epoch == self.state.epoch:
+                return self._hear(now, message)
+            case Ack(epoch=epoch) if epoch == self.state.epoch:
+                return self._acknowledged(now, message)
+        return []
+
+    def _hear(self, now: int, report: Report) -> Effects:
+        view = self.views.get(report.server)
+        if view is None or report.incarnation > view.incarnation:
+            if view is not None:
+                self._bury(view)
+            view = ServerView(report.server, report.incarnation, now, report, {})
+            self.views[report.server] = view
+        elif report.incarnation < view.incarnation or report.sent_at < view.report.sent_at:
+            return []
+        view.heard_at, view.report = now, report
+        if report.rows is not None:
+            view.rows = {row.tenant: row for row in report.rows}
+            view.seen_ns = report.seen_ns
+        self._first_answer(now, view)
+        self._awaited.discard(view.name)
+        effects = self._list(view)
+        if not self._awaited and self._place_at is not None and now < self._opens_at:
+            effects += self._place_tokens(now)
+        return effects
+
+    def _bury(self, view: ServerView) -> None:
+        """A life of a server is over: what it may have held counts as spent."""
+        for tenant, bound in view.bounds.items():
+            self.lost[tenant] = self.lost.get(tenant, 0) + bound
+
+    def _first_answer(self, now: int, view: ServerView) -> None:
+        """What a fenced server holds is known from its first answer on."""
+        life = (view.name, view.incarnation)
+        if life in self._answered:
+            return
+        self._answered.add(life)
+        if view.report.period != self.state.period or life not in self.state.servers or self._complete:
+            holds: dict[str, int] = {}
+        else:
+            holds = {tenant: row.allowance for tenant, row in view.rows.items()}
+        view.acknowledged = dict(holds)
+        view.bounds = dict(holds)
+        for tenant, allowance in holds.items():
+            self._movable[tenant] = self._movable.get(tenant, 0) + allowance
+        if not self._complete and self._answered.issuperset(self.state.servers):
+            self._complete = True
+            if self._sequence == 0:
+                self._end_with_the_last(now)
+
+    def _end_with_the_last(self, now: int) -> None:
+        """Everyone has answered and nothing was sent: the period ends when their tokens do."""
+        left_ns = max((view.report.time_left_ns for view in self.views.values()), default=0)
+        self._ends_at = min(self._ends_at, now + left_ns)
+        self._opens_at = min(self._opens_at, now + self._guarded(left_ns))
+
+    def _list(self, view: ServerView) -> Effects:
+        """A life that the state does not list gets tokens only once it does."""
+        life = (view.name, view.incarnation)
+        if life in self.state.servers or self.state.period == 0:
+            return []
+        lives = tuple(sorted({*self.state.servers, life}))
+        return self._commit(State(self.state.epoch, self.name, self.state.period, lives))
+
+    def _acknowledged(self, now: int, ack: Ack) -> Effects:
+        view = self.views.get(ack.server)
+        if view is None or view.incarnation != ack.incarnation or ack.period != self.state.period:
+            return []
+        view.acknowledge(ack.sequence, ack.raised)
+        if self._owing and now < self._ends_at:
+            return self._grant(now, only_growth=True)
+        return []
+
+    # -- tokens -----------------------------------------------------------------------------
+
+    def _place_tokens(self, now: int) -> Effects:
+        self._place_at = None
+        if now >= self._ends_at:
+            return []
+        self._targets = self._place(self.picture(now))
+        return self._grant(now, only_growth=False)
+
+    def picture(self, now: int) -> Picture:
+        """What is known now, for a placement or for people."""
+        servers = tuple(self._listed(now))
+        return Picture(
+            now=now,
+            time_left_ns=max(0, self._ends_at - now),
+            period_ns=self._period_ns,
+            servers=servers,
+            terms=self.terms,
+            period=self.state.period,
+            held=self._held(servers),
+        )
+
+    def _held(self, servers: Iterable[ServerView]) -> dict[str, int]:
+        held = dict(self.lost)
+        seen = {view.name for view in servers}
+        for view in self.views.values():
+            for tenant, bound in view.bounds.items() if view.name not in seen else ():
+                held[tenant] = held.get(tenant, 0) + bound
+        return held
+
+    def _listed(self, now: int) -> list[ServerView]:
+        listed = set(self.state.servers)
+        alive = [view for view in self._alive(now) if (view.name, view.incarnation) in listed]
+        return sorted(alive, key=lambda view: view.name)
+
+    def _grant(self, now: int, only_growth: bool) -> Effects:
+        """Send each server its target, as far as the bounds allow. Falls are sent at once; a rise
+        that has no headroom yet is owed, and follows the acknowledgements."""
+        headroom: dict[str, int] = {}
+        self._owing = False
+        effects: Effects = []
+        for view in self._listed(now):
+            rows = self._rows(view, headroom)
+            grows = any(row.allowance > view.bounds.get(row.tenant, 0) for row in rows)
+            if grows or not only_growth:
+                effects.append(self._send(now, view, rows))
+        return effects
+
+    def _rows(self, view: ServerView, headroom: dict[str, int]) -> tuple[Allowance, ...]:
+        rows = []
+        for tenant, (allowance, priority) in self._targets.get(view.name, {}).items():
+            terms = self.terms.get(tenant)
+            if terms is None:
+                continue
+            if terms.limit is not None:
+                allowance = self._within_limit(view, tenant, allowance, terms.limit, headroom)
+            rows.append(Allowance(tenant, min(allowance, UNBOUNDED), min(priority, allowance)))
+        return tuple(rows)
+
+    def _within_limit(
+        self, view: ServerView, tenant: str, wanted: int, limit: int, headroom: dict[str, int]
+    ) -> int:
+        bound = view.bounds.get(tenant, 0)
+        if wanted <= bound:
+            return wanted
+        if tenant not in headroom:
+            headroom[tenant] = self._headroom(tenant, limit)
+        growth = min(wanted - bound, headroom[tenant])
+        headroom[tenant] -= growth
+        if bound + growth < wanted:
+            self._owing = True
+        return bound + growth
+
+    def _headroom(self, tenant: str, limit: int) -> int:
+        most = limit if self._complete else self._movable.get(tenant, 0)
+        out = sum(view.bounds.get(tenant, 0) for view in self.views.values())
+        return max(0, most - out - self.lost.get(tenant, 0))
+
+    def _send(self, now: int, view: ServerView, rows: tuple[Allowance, ...]) -> Send:
+        self._sequence += 1
+        view.sent(self._sequence, {row.tenant: row.allowance for row in rows})
+        grant = Grant(
+            epoch=self.state.epoch,
+            sequence=self._sequence,
+            incarnation=view.incarnation,
+            period=self.state.period,
+            sent_at=view.report.sent_at,
+            time_left_ns=self._ends_at - now,
+            rows=rows,
+        )
+        return Send(view.name, grant)

@@ -1,0 +1,240 @@
+"""Carries the two books' messages: servers answer, controllers elect one that leads."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterable, Mapping
+
+import msgspec
+
+from bursar.book import Send
+from bursar.courier import Alarm
+from bursar.errors import (
+    NodeExistsError,
+    NodeMissingError,
+    SessionExpiredError,
+    StoreUnknownError,
+    VersionError,
+)
+from bursar.rates.controller import Commit, ControllerBook
+from bursar.rates.messages import State, ToController, ToServer
+from bursar.rates.server import ServerBook
+from bursar.world import MILLISECOND_NS, Message, World
+
+RETRY_NS = 50 * MILLISECOND_NS
+"""Between two tries at a store that did not answer."""
+
+NO_STATE = State(0, "", 0, ())
+
+_encode = msgspec.msgpack.Encoder().encode
+_decode = msgspec.msgpack.Decoder(State).decode
+
+
+def controller_topic(resource: str) -> str:
+    return f"rate/{resource}"
+
+
+def server_topic(resource: str, server: str) -> str:
+    return f"rate/{resource}/{server}"
+
+
+class ServerCourier:
+    """Answers controllers in the name of one server. `changed` is called after its tokens did."""
+
+    def __init__(self, world: World, resource: str, book: ServerBook, changed: Callable[[], None]) -> None:
+        self._world = world
+        self._resource = resource
+        self._book = book
+        self._changed = changed
+
+    def start(self) -> None:
+        topic = server_topic(self._resource, self._book.name)
+        self._world.network.serve(topic, ToServer, self._receive)
+
+    async def _receive(self, sender: str, message: Message) -> None:
+        effects = self._book.receive(self._world.clock.now(), sender, message)
+        self._changed()
+        for effect in effects:
+            if isinstance(effect, Send):
+                self._world.network.send(effect.to, controller_topic(self._resource), effect.message)
+
+
+class ControllerCourier:
+    """Stands for election, and while elected runs the book. `hosts` says on which node each
+    server runs (a server that is not listed runs on the node of its own name)."""
+
+    def __init__(self, world: World, resource: str, book: ControllerBook, hosts: Mapping[str, str]) -> None:
+        self._world = world
+        self._resource = resource
+        self._book = book
+        self._hosts = hosts
+        self._root = f"/rates/{resource}"
+        self._commits: asyncio.Queue[tuple[State, int]] = asyncio.Queue()
+        self._version = 0
+        self._ended = asyncio.Event()
+        self._alarm = Alarm(world, f"rate/{resource}/controller", book.wake_at, self._tick)
+
+    def start(self) -> None:
+        self._world.network.serve(controller_topic(self._resource), ToController, self._receive)
+        self._world.spawn(self._stand(), f"rate/{self._resource}/election")
+        self._world.spawn(self._commit_states(), f"rate/{self._resource}/commits")
+        self._alarm.start()
+
+    def perform(self, effects: Iterable[Send | Commit]) -> None:
+        for effect in effects:
+            match effect:
+                case Send(server, message):
+                    host = self._hosts.get(server, server)
+                    self._world.network.send(host, server_topic(self._resource, server), message)
+                case Commit(state):
+                    self._commits.put_nowait((state, self._version))
+        self._alarm.set()
+
+    async def _receive(self, sender: str, message: Message) -> None:
+        led = self._book.leading
+        self.perform(self._book.receive(self._world.clock.now(), sender, message))
+        if led and not self._book.leading:
+            self._ended.set()
+
+    def _tick(self, now: int) -> None:
+        self.perform(self._book.tick(now))
+
+    # -- election ---------------------------------------------------------------------------
+
+    async def _stand(self) -> None:
+        """Hold the ephemeral leader node, or wait until nobody does. Safety does not rest on it:
+        two nodes that both believe they hold it are told apart by the state's epoch."""
+        while True:
+            try:
+                if await self._elected():
+                    self._ended.clear()
+                    stored, self._version = await self._read_state()
+                    self.perform(self._book.lead(stored))
+                    await self._keep_leading()
+            except SessionExpiredError:
+                self._book.deposed()
+                await self._renew()
+            except StoreUnknownError:
+                self._book.deposed()
+                await self._world.clock.sleep(RETRY_NS)
+
+    async def _renew(self) -> None:
+        try:
+            await self._world.store.renew()
+        except StoreUnknownError:
+            await self._world.clock.sleep(RETRY_NS)
+
+    async def _elected(self) -> bool:
+        """True once this node holds the leader node; False after waiting for another to let go."""
+        store = self._world.store
+        path = f"{self._root}/leader"
+        await store.ensure(self._root)
+        watch = await store.watch(path)
+        try:
+            await store.create(path, self._world.name.encode(), ephemeral=True)
+            return True
+        except NodeExistsError:
+            stat = await store.exists(path)
+            if stat is not None and stat.owner == store.session:
+                return True
+            if stat is not None:
+                await watch.changed()
+            return False
+        finally:
+            watch.close()
+
+    async def _read_state(self) -> tuple[State, int]:
+        """The state and its version, made if there was none."""
+        store = self._world.store
+        path = f"{self._root}/state"
+        await store.sync()
+        try:
+            data, stat = await store.get(path)
+        except NodeMissingError:
+            try:
+                await store.create(path, _encode(NO_STATE))
+            except NodeExistsError:
+                self._world.trace("rate.state.made_by_another", resource=self._resource)
+            data, stat = await store.get(path)
+        return _decode(data), stat.version
+
+    async def _keep_leading(self) -> None:
+        """Until the book was deposed or the leader node is no longer this session's."""
+        watcher = self._world.spawn(self._watch_leader(), f"rate/{self._resource}/leader")
+        await self._ended.wait()
+        watcher.cancel()
+        self._book.deposed()
+        self._world.trace("rate.deposed", resource=self._resource)
+        if await self._holds_leader_node():
+            try:
+                await self._world.store.delete(f"{self._root}/leader")
+            except NodeMissingError:
+                return
+
+    async def _watch_leader(self) -> None:
+        while True:
+            try:
+                watch = await self._world.store.watch(f"{self._root}/leader")
+                while await self._holds_leader_node():
+                    await watch.changed()
+                self._ended.set()
+                return
+            except SessionExpiredError:
+                self._ended.set()
+                return
+            except StoreUnknownError:
+                await self._world.clock.sleep(RETRY_NS)
+
+    async def _holds_leader_node(self) -> bool:
+        stat = await self._world.store.exists(f"{self._root}/leader")
+        return stat is not None and stat.owner == self._world.store.session
+
+    # -- the state --------------------------------------------------------------------------
+
+    async def _commit_states(self) -> None:
+        while True:
+            state, version = await self._commits.get()
+            while self._book.wants(state) and not await self._tried(state, version):
+                await self._world.clock.sleep(RETRY_NS)
+
+    async def _tried(self, state: State, version: int) -> bool:
+        """Compare-and-set once, and tell the book. False if the outcome is still open. The version
+        is the one that the state was made from: a later one would overwrite a successor's."""
+        try:
+            stat = await self._world.store.set(f"{self._root}/state", _encode(state), version)
+        except VersionError:
+            return await self._settled(state)
+        except SessionExpiredError:
+            self._depose(state)
+            return True
+        except StoreUnknownError:
+            return False
+        self._committed(state, stat.version)
+        return True
+
+    async def _settled(self, state: State) -> bool:
+        """The version moved: by this node, in a try whose answer was lost, or by another."""
+        try:
+            stored, version = await self._read_state()
+        except StoreUnknownError:
+            return False
+        except SessionExpiredError:
+            self._depose(state)
+            return True
+        if stored == state:
+            self._committed(state, version)
+        else:
+            self._depose(state)
+        return True
+
+    def _committed(self, state: State, version: int) -> None:
+        if not self._book.wants(state):
+            return
+        self._version = version
+        self._world.trace("rate.state", resource=self._resource, epoch=state.epoch, period=state.period)
+        self.perform(self._book.committed(self._world.clock.now(), state))
+
+    def _depose(self, state: State) -> None:
+        if self._book.wants(state):
+            self._book.deposed()
+            self._ended.set()

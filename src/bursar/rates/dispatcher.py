@@ -1,0 +1,249 @@
+"""The queues before one server: who waits, who goes next, and when.
+
+Requests wait in a queue for each tenant until the scheduler chooses them, the server's book says
+that its tokens are good, and the server has room: at most `capacity` tokens a second, and at most
+`concurrency` requests at a time, where these are given.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Callable, Coroutine
+from typing import Any, TypeVar
+
+from bursar.courier import Alarm
+from bursar.errors import Refused, Unknown, UsageError
+from bursar.rates.server import ServerBook
+from bursar.world import MILLISECOND_NS, SECOND_NS, World
+
+ResultT = TypeVar("ResultT")
+
+AHEAD_NS = 5 * MILLISECOND_NS
+"""How far ahead of its capacity a server may run, so that it need not wake for every request."""
+
+LOOK_AGAIN_NS = 2 * MILLISECOND_NS
+"""How often waiting requests that pacing holds back are looked at."""
+
+QUEUE_MAX = 100_000
+"""Requests that may wait for one tenant; the next one is refused at once."""
+
+
+class Waiter:
+    """A request in a queue."""
+
+    __slots__ = ("cost", "future", "gone")
+
+    def __init__(self, cost: int, future: asyncio.Future[int]) -> None:
+        self.cost = cost
+        self.future = future
+        self.gone = False
+
+
+class Dispatcher:
+    """Queues, scheduler and book of one server. `dispatched` is called with (tenant, period,
+    tokens) for every request that goes: how the simulator and the metrics see the truth."""
+
+    def __init__(
+        self,
+        world: World,
+        book: ServerBook,
+        *,
+        period_ns: int,
+        capacity: float | None = None,
+        concurrency: int | None = None,
+        dispatched: Callable[[str, int, int], None] | None = None,
+    ) -> None:
+        self.book = book
+        self.period_ns = period_ns
+        self.in_service = 0
+        self._world = world
+        self._capacity = capacity
+        self._concurrency = concurrency
+        self._dispatched = dispatched
+        self._index = {tenant: index for index, tenant in enumerate(book.tenants)}
+        self._queues: list[deque[Waiter]] = [deque() for _ in book.tenants]
+        self._waiting = 0
+        self._free_at = 0
+        self._busy_since: int | None = None
+        self._wake_at: int | None = None
+        self._alarm = Alarm(world, f"rate/{book.name}/queues", lambda: self._wake_at, self._wake)
+
+    def start(self) -> None:
+        self._alarm.start()
+
+    # -- asking -----------------------------------------------------------------------------
+
+    def try_take(self, tenant: str, cost: int = 1) -> bool:
+        """Take tokens now or not at all. False while others of the same tenant wait."""
+        index = self._find(tenant, cost)
+        if self._queues[index]:
+            return False
+        future = self._join(index, cost)
+        if future.done():
+            return True
+        self._leave(index, self._queues[index][-1])
+        return False
+
+    async def take(self, tenant: str, cost: int, wait_ns: int) -> int:
+        """Wait for one's turn, at most `wait_ns`. Returns the period that was charged."""
+        index = self._find(tenant, cost)
+        if len(self._queues[index]) >= QUEUE_MAX:
+            why = f"{QUEUE_MAX} requests of {tenant} wait at {self.book.name} already"
+            raise Refused(why, limit=QUEUE_MAX, remaining=0)
+        future = self._join(index, cost)
+        if not future.done():
+            waiter = self._queues[index][-1]
+            if wait_ns <= 0:
+                self._leave(index, waiter)
+                raise self._refusal(tenant, index)
+            await self._wait(index, waiter, wait_ns)
+            if waiter.gone:
+                raise self._refusal(tenant, index)
+        return future.result()
+
+    async def _wait(self, index: int, waiter: Waiter, wait_ns: int) -> None:
+        timer = self._world.spawn(self._give_up(index, waiter, wait_ns), f"rate/{self.book.name}/wait")
+        try:
+            await waiter.future
+        finally:
+            timer.cancel()
+            if not waiter.future.done() or waiter.future.cancelled():
+                self._leave(index, waiter)
+
+    async def _give_up(self, index: int, waiter: Waiter, wait_ns: int) -> None:
+        await self._world.clock.sleep(wait_ns)
+        if not waiter.future.done():
+            self._leave(index, waiter)
+            waiter.future.set_result(0)
+
+    async def submit(
+        self, tenant: str, work: Coroutine[Any, Any, ResultT], *, cost: int = 1, wait_ns: int = 60 * SECOND_NS
+    ) -> ResultT:
+        """Run `work` when it is the tenant's turn."""
+        try:
+            await self.take(tenant, cost, wait_ns)
+        except BaseException:
+            work.close()
+            raise
+        try:
+            return await work
+        finally:
+            self.finished()
+
+    def finished(self) -> None:
+        """A request that was dispatched is done: there is room for another."""
+        self.in_service -= 1
+        if self.in_service == 0:
+            self._count_busy()
+            self._busy_since = None
+        if self._concurrency is not None:
+            self.pump()
+
+    def _find(self, tenant: str, cost: int) -> int:
+        index = self._index.get(tenant)
+        if index is None:
+            raise UsageError(f"tenant {tenant!r} is not in the policy; add it to the resource's tenants")
+        return index
+
+    def _join(self, index: int, cost: int) -> asyncio.Future[int]:
+        waiter = Waiter(cost, asyncio.get_running_loop().create_future())
+        queue = self._queues[index]
+        queue.append(waiter)
+        if len(queue) == 1:
+            self.book.scheduler.price(index, cost)
+        self.book.scheduler.arrive(index)
+        self.book.observed.arrived[index] += cost
+        self._waiting += 1
+        self.pump()
+        return waiter.future
+
+    def _leave(self, index: int, waiter: Waiter) -> None:
+        """A waiting request gave up."""
+        if waiter.gone:
+            return
+        waiter.gone = True
+        self._waiting -= 1
+        self._queues[index].remove(waiter)
+        self.book.scheduler.withdraw(index)
+        self._price_front(index)
+
+    def _price_front(self, index: int) -> None:
+        queue = self._queues[index]
+        if queue:
+            self.book.scheduler.price(index, queue[0].cost)
+        else:
+            self.book.observed.ran_empty[index] = True
+
+    def _refusal(self, tenant: str, index: int) -> Refused | Unknown:
+        now = self._world.clock.now()
+        book = self.book
+        if not book.may_dispatch(now):
+            return Unknown(f"no controller has granted tokens to {book.name} for this period")
+        allowance = int(book.scheduler.allowance[index])
+        remaining = max(0, allowance - int(book.scheduler.dispatched[index]))
+        retry_after = max(0, book.expires_at - now) / SECOND_NS
+        if remaining:
+            why = f"{tenant} has {remaining} tokens left at {book.name}, but others came first"
+        else:
+            why = f"{tenant} has used its {allowance} tokens at {book.name} for this period"
+        return Refused(why, limit=allowance, remaining=remaining, retry_after=retry_after)
+
+    def waiting(self, tenant: str) -> int:
+        """Requests of the tenant in the queue."""
+        return len(self._queues[self._index[tenant]])
+
+    # -- choosing ---------------------------------------------------------------------------
+
+    def pump(self) -> None:
+        """Let go all that may go now."""
+        if not self._waiting:
+            return
+        now = self._world.clock.now()
+        if not self.book.may_dispatch(now):
+            return
+        scheduler = self.book.scheduler
+        fraction = min(1.0, (now - self.book.began_at) / self.period_ns)
+        while self._waiting and self._has_room(now):
+            index = scheduler.choose(fraction)
+            if index < 0:
+                self._wake_in(now, LOOK_AGAIN_NS)
+                return
+            self._let_go(now, index)
+
+    def _has_room(self, now: int) -> bool:
+        if self._concurrency is not None and self.in_service >= self._concurrency:
+            return False
+        if self._capacity is not None and self._free_at > now + AHEAD_NS:
+            self._wake_in(now, self._free_at - now - AHEAD_NS)
+            return False
+        return True
+
+    def _let_go(self, now: int, index: int) -> None:
+        waiter = self._queues[index].popleft()
+        self._price_front(index)
+        self._waiting -= 1
+        self.in_service += 1
+        if self._busy_since is None:
+            self._busy_since = now
+        self.book.observed.served += waiter.cost
+        if self._capacity is not None:
+            self._free_at = max(self._free_at, now) + int(waiter.cost * SECOND_NS / self._capacity)
+        if self._dispatched is not None:
+            self._dispatched(self.book.tenants[index], self.book.period, waiter.cost)
+        waiter.future.set_result(self.book.period)
+
+    def _wake_in(self, now: int, duration_ns: int) -> None:
+        self._wake_at = now + max(duration_ns, MILLISECOND_NS // 2)
+        self._alarm.set()
+
+    def _wake(self, now: int) -> None:
+        self._wake_at = None
+        self.pump()
+
+    def _count_busy(self) -> None:
+        """Add the time since the last count to what the next report says."""
+        now = self._world.clock.now()
+        if self._busy_since is not None:
+            self.book.observed.busy_ns += now - self._busy_since
+            self._busy_since = now

@@ -1,0 +1,107 @@
+"""What controllers and servers of a rate resource say to one another.
+
+controller                      server
+   |------------ Poll ------------>|     each interval, and to fence after a take-over
+   |<---------- Report ------------|     demand, capacity, what was dispatched
+   |------------ Grant ----------->|     absolute allowances; answers one report
+   |<------------ Ack -------------|     what the server's allowances now are
+"""
+
+from __future__ import annotations
+
+import msgspec
+
+from bursar.world import Message
+
+UNBOUNDED = 2**62
+"""The allowance of a tenant without a limit."""
+
+
+class Poll(Message, frozen=True):
+    """Report to me. A higher epoch than the server has seen also fences it: from then on it takes
+    nothing from a lower one. `full` asks for every row, not only for news."""
+
+    epoch: int
+    full: bool
+
+
+class Row(msgspec.Struct, frozen=True, array_like=True):
+    """A tenant at one server, in the present period.
+
+    pending     tokens that its waiting requests need now
+    arrived     tokens that arrived since the last full report
+    backlogged  its queue was never empty since then: its demand is whatever the server can do
+    """
+
+    tenant: str
+    allowance: int
+    dispatched: int
+    pending: int
+    arrived: int
+    backlogged: bool
+
+
+class Report(Message, frozen=True):
+    """A server as it is at `sent_at`, by its own clock. `rows` is None when nothing moved beyond
+    the threshold since the last full report to this controller: it still stands."""
+
+    server: str
+    incarnation: int
+    sent_at: int
+    epoch: int
+    sequence: int
+    period: int
+    time_left_ns: int
+    seen_ns: int
+    served: int
+    busy_ns: int
+    rows: tuple[Row, ...] | None
+
+
+class Allowance(msgspec.Struct, frozen=True, array_like=True):
+    """The most a tenant may dispatch at a server in a period, and how much of that comes first."""
+
+    tenant: str
+    allowance: int
+    priority: int
+
+
+class Grant(Message, frozen=True):
+    """Allowances for one life of one server, absolute: a tenant without a row has none. They end
+    `time_left_ns` after the server's own `sent_at`, echoed from the report that this answers."""
+
+    epoch: int
+    sequence: int
+    incarnation: int
+    period: int
+    sent_at: int
+    time_left_ns: int
+    rows: tuple[Allowance, ...]
+
+
+class Ack(Message, frozen=True):
+    """Grant (epoch, sequence) was taken as it stands, but for the tenants in `raised`, which had
+    dispatched more than it allows already: their allowance is what they dispatched."""
+
+    server: str
+    incarnation: int
+    epoch: int
+    sequence: int
+    period: int
+    raised: tuple[tuple[str, int], ...]
+
+
+ToServer = Poll | Grant
+ToController = Report | Ack
+
+
+class State(msgspec.Struct, frozen=True):
+    """What the store holds: the one compare-and-set by which a period opens.
+
+    servers   the lives of servers that may hold tokens of the period
+    """
+
+    epoch: int
+    leader: str
+    period: int
+    servers: tuple[tuple[str, int], ...]

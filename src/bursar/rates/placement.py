@@ -1,0 +1,134 @@
+"""Where the tokens should be: the reports of one moment in, targets out. Nothing that safety
+rests on: the controller's book checks every target against the limits.
+
+A tenant's tokens in a period are its limit. What it has dispatched stays where it was; of the
+rest, first the unfulfilled reservation is placed where it can be consumed (section III-B), then
+as much of the limit as demand can use on the capacity that is left (section III-D). What nobody
+seems to need yet is spread over the servers by capacity, so that a tenant that begins to send
+need not wait for the next interval.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+import numpy.typing as npt
+
+from bursar.estimate import CapacityEstimate, estimate_demand
+from bursar.rates.allowances import UNLIMITED, allocate_allowances
+from bursar.rates.controller import Picture, ServerView, Targets
+from bursar.rates.messages import UNBOUNDED
+
+Whole = npt.NDArray[np.int64]
+
+UNSEEN_CAPACITY = 1_000.0
+"""Requests a second that a server of unknown capacity is taken for until it was seen at work."""
+
+
+class Placement:
+    """Targets for a picture. Keeps what it learnt of capacities that the policy does not give."""
+
+    def __init__(
+        self, capacities: Mapping[str, float | None], tenant_servers: Mapping[str, Sequence[str] | None]
+    ) -> None:
+        """`capacities` in tokens a second, None to estimate; `tenant_servers` where a tenant may
+        send, None for everywhere."""
+        self._given = dict(capacities)
+        self._learnt = {name: CapacityEstimate(UNSEEN_CAPACITY) for name in capacities}
+        self._tenant_servers = dict(tenant_servers)
+        self.demand: Mapping[str, Mapping[str, int]] = {}
+        self.shortfall: Mapping[str, int] = {}
+
+    def capacity_rate(self, server: str) -> float:
+        """Tokens a second, as given or as learnt."""
+        given = self._given.get(server)
+        return self._learnt[server].rate if given is None else given
+
+    def __call__(self, picture: Picture) -> Targets:
+        if not picture.servers:
+            return {}
+        tenants = list(picture.terms)
+        capacity = np.array([self._capacity_left(view, picture) for view in picture.servers], np.int64)
+        dispatched = _dispatched(tenants, picture)
+        served: Whole = dispatched.sum(axis=1)
+        reservation = np.array([picture.terms[tenant].reservation for tenant in tenants], np.int64)
+        left = _limit_left(tenants, picture, served)
+        demand = self._demand(tenants, picture, capacity)
+        placed = allocate_allowances(demand, capacity, np.maximum(reservation - served, 0), left)
+        self.shortfall = {t: int(n) for t, n in zip(tenants, placed.reserved.shortfall, strict=True) if n}
+        useful = np.where(placed.unlimited[:, None], 0, placed.allowance)
+        spare = np.where(placed.unlimited, 0, left - useful.sum(axis=1))
+        allowance = dispatched + useful + self._spread(tenants, picture, spare)
+        return _targets(tenants, picture, dispatched + placed.priority, allowance)
+
+    def _capacity_left(self, view: ServerView, picture: Picture) -> int:
+        report = view.report
+        self._learnt[view.name].add(report.served, report.busy_ns)
+        return int(self.capacity_rate(view.name) * picture.time_left_ns / 1e9)
+
+    def _demand(self, tenants: Sequence[str], picture: Picture, capacity: Whole) -> Whole:
+        demand = np.zeros((len(tenants), len(picture.servers)), np.int64)
+        position = {tenant: index for index, tenant in enumerate(tenants)}
+        for column, view in enumerate(picture.servers):
+            for row in view.rows.values():
+                if row.tenant in position:
+                    demand[position[row.tenant], column] = estimate_demand(
+                        row.pending,
+                        row.arrived,
+                        view.seen_ns,
+                        picture.time_left_ns,
+                        backlogged=row.backlogged,
+                        capacity_left=int(capacity[column]),
+                    )
+        names = [view.name for view in picture.servers]
+        self.demand = {
+            tenant: dict(zip(names, map(int, demand[row]), strict=True)) for row, tenant in enumerate(tenants)
+        }
+        return demand
+
+    def _spread(self, tenants: Sequence[str], picture: Picture, amounts: Whole) -> Whole:
+        """Amounts over each tenant's servers by capacity, by cumulative rounding: exact sums."""
+        rates = [max(self.capacity_rate(view.name), 1e-9) for view in picture.servers]
+        names = [view.name for view in picture.servers]
+        weights = np.zeros((len(tenants), len(names)))
+        for row, tenant in enumerate(tenants):
+            where = self._tenant_servers.get(tenant)
+            for column, name in enumerate(names):
+                weights[row, column] = rates[column] if where is None or name in where else 0.0
+        total = weights.sum(axis=1, keepdims=True)
+        share = np.divide(np.cumsum(weights, axis=1), total, out=np.zeros_like(weights), where=total > 0)
+        ends = np.floor(amounts[:, None] * share + 0.5).astype(np.int64)
+        spread: Whole = np.diff(ends, axis=1, prepend=0)
+        return spread
+
+
+def _dispatched(tenants: Sequence[str], picture: Picture) -> Whole:
+    """What was dispatched in this period; a report from the one before tells nothing of it."""
+    table = np.zeros((len(tenants), len(picture.servers)), np.int64)
+    position = {tenant: index for index, tenant in enumerate(tenants)}
+    for column, view in enumerate(picture.servers):
+        for row in view.rows.values() if view.report.period == picture.period else ():
+            if row.tenant in position:
+                table[position[row.tenant], column] = row.dispatched
+    return table
+
+
+def _limit_left(tenants: Sequence[str], picture: Picture, served: Whole) -> Whole:
+    limits = [picture.terms[tenant].limit for tenant in tenants]
+    most = np.array([UNLIMITED if limit is None else limit for limit in limits], np.int64)
+    held = np.array([picture.held.get(tenant, 0) for tenant in tenants], np.int64)
+    left: Whole = np.where(most == UNLIMITED, UNLIMITED, np.maximum(most - served - held, 0))
+    return left
+
+
+def _targets(tenants: Sequence[str], picture: Picture, priority: Whole, allowance: Whole) -> Targets:
+    targets: dict[str, dict[str, tuple[int, int]]] = {}
+    for column, view in enumerate(picture.servers):
+        targets[view.name] = {
+            tenant: (UNBOUNDED, int(priority[row, column]))
+            if picture.terms[tenant].limit is None
+            else (int(allowance[row, column]), int(priority[row, column]))
+            for row, tenant in enumerate(tenants)
+        }
+    return targets

@@ -1,0 +1,156 @@
+"""The server's book: which tokens this server may spend, and until when."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from bursar.book import Effects, Send
+from bursar.rates.messages import Ack, Grant, Poll, Report, Row
+from bursar.rates.observation import Observation, is_news
+from bursar.rates.scheduler import Scheduler
+from bursar.world import Message
+
+
+class ServerBook:
+    """All that keeps a server from spending tokens that are not its own.
+
+    Invariants:
+    - a grant is taken only if its (epoch, sequence) is higher than the last one's, and only if it
+      is addressed to this life of the server;
+    - `dispatched <= allowance` for every tenant: an allowance is never set below what was
+      dispatched, so that the acknowledged one is the truth;
+    - nothing is dispatched at or after `expires_at`, which is counted from the sending of the
+      report that the grant answers: no clock but the server's own is read;
+    - once the server went on by itself (`without_bursar`) it takes no more tokens of that period,
+      because it no longer knows what it has dispatched of them.
+
+    The tokens themselves are in the scheduler, which charges what it chooses.
+    """
+
+    def __init__(self, name: str, incarnation: int, tenants: Sequence[str], scheduler: Scheduler) -> None:
+        self.name = name
+        self.incarnation = incarnation
+        self.tenants = tuple(tenants)
+        self.scheduler = scheduler
+        self.observed = Observation(len(self.tenants))
+        self.epoch = 0
+        self.sequence = 0
+        self.period = 0
+        self.began_at = 0
+        self.expires_at = 0
+        self._index = {tenant: index for index, tenant in enumerate(self.tenants)}
+        self._left: dict[str, int] | None = None
+        self._reported: tuple[Row, ...] | None = None
+        self._reported_to: tuple[str, int] | None = None
+
+    def may_dispatch(self, now: int) -> bool:
+        """Whether the tokens here are still good."""
+        return now < self.expires_at
+
+    def receive(self, now: int, sender: str, message: Message) -> Effects:
+        match message:
+            case Poll():
+                return self._answer(now, sender, message)
+            case Grant():
+                return self._take(sender, message)
+        return []
+
+    def _answer(self, now: int, sender: str, poll: Poll) -> Effects:
+        # A deposed leader is answered too: the epoch in the report tells it so.
+        if poll.epoch > self.epoch:
+            self.epoch, self.sequence = poll.epoch, 0
+        return [Send(sender, self._report(now, (sender, poll.epoch), poll.full))]
+
+    def _report(self, now: int, to: tuple[str, int], full: bool) -> Report:
+        rows: tuple[Row, ...] | None = self._rows()
+        assert rows is not None
+        observed = self.observed
+        if not full and to == self._reported_to and not is_news(self._reported, rows):
+            rows = None
+        else:
+            self._reported, self._reported_to = rows, to
+        report = Report(
+            server=self.name,
+            incarnation=self.incarnation,
+            sent_at=now,
+            epoch=self.epoch,
+            sequence=self.sequence,
+            period=self.period,
+            time_left_ns=max(0, self.expires_at - now),
+            seen_ns=now - observed.since,
+            served=observed.served,
+            busy_ns=observed.busy_ns,
+            rows=rows,
+        )
+        observed.reset(now, self.scheduler.pending)
+        return report
+
+    def _rows(self) -> tuple[Row, ...]:
+        pending, dispatched = self.scheduler.pending, self.scheduler.dispatched
+        observed = self.observed
+        rows = []
+        for index, tenant in enumerate(self.tenants):
+            row = Row(
+                tenant,
+                self._allowance(index),
+                int(dispatched[index]) if self._left is None else 0,
+                int(pending[index]),
+                observed.arrived[index],
+                not observed.ran_empty[index],
+            )
+            if row.allowance or row.dispatched or row.pending or row.arrived:
+                rows.append(row)
+        return tuple(rows)
+
+    def _allowance(self, index: int) -> int:
+        if self._left is not None:
+            return self._left.get(self.tenants[index], 0)
+        return int(self.scheduler.allowance[index])
+
+    def _take(self, sender: str, grant: Grant) -> Effects:
+        stale = (grant.epoch, grant.sequence) < (self.epoch, self.sequence)
+        ended = grant.period < self.period or (grant.period == self.period and self._left is not None)
+        if stale or ended or grant.incarnation != self.incarnation:
+            return []
+        if (grant.epoch, grant.sequence) > (self.epoch, self.sequence):
+            self._apply(grant)
+        # A repeated grant is acknowledged again: the first acknowledgement may be lost.
+        return [Send(sender, self._acknowledge(grant))]
+
+    def _apply(self, grant: Grant) -> None:
+        self.epoch, self.sequence = grant.epoch, grant.sequence
+        self.expires_at = grant.sent_at + grant.time_left_ns
+        if grant.period > self.period:
+            self.period, self.began_at = grant.period, grant.sent_at
+            self._left = None
+            self.scheduler.open_period()
+        rows = {row.tenant: row for row in grant.rows}
+        for index, tenant in enumerate(self.tenants):
+            row = rows.get(tenant)
+            allowance, priority = (row.allowance, row.priority) if row else (0, 0)
+            dispatched = int(self.scheduler.dispatched[index])
+            self.scheduler.grant(index, max(allowance, dispatched), priority)
+
+    def _acknowledge(self, grant: Grant) -> Ack:
+        granted = {row.tenant: row.allowance for row in grant.rows}
+        raised = tuple(
+            (tenant, self._allowance(index))
+            for index, tenant in enumerate(self.tenants)
+            if self._allowance(index) != granted.get(tenant, 0)
+        )
+        return Ack(self.name, self.incarnation, grant.epoch, grant.sequence, self.period, raised)
+
+    def go_on_alone(self, now: int, allowances: Sequence[tuple[int, int]], until: int) -> None:
+        """Serve without a controller: `allowances` are (allowance, priority) by tenant, made up
+        by the policy's `without_bursar`, and charged to no period of the controller's."""
+        if self._left is None:
+            allowed = zip(self.tenants, self.scheduler.allowance, strict=True)
+            self._left = {tenant: int(allowance) for tenant, allowance in allowed}
+        self.scheduler.open_period()
+        for index, (allowance, priority) in enumerate(allowances):
+            self.scheduler.grant(index, allowance, priority)
+        self.began_at, self.expires_at = now, until
+
+    @property
+    def alone(self) -> bool:
+        return self._left is not None
