@@ -29,7 +29,7 @@ THREADS_MAX = 64
 
 _FIRST_QUOTA = 16
 _QUOTA_GROWTH = 4
-_WHOLE_GRAPH = 1 / 3
+_WHOLE_GRAPH = 1 / 2
 """When the search would take more than this part of the rows it takes all, once."""
 
 
@@ -123,8 +123,8 @@ def allocate(
     reservation  what each tenant is to get
     previous     the last allocation: tenants whose demand and reservation have not changed
                  start from their tokens there, the others from the split
-    top          the paper's approximation: shift only tokens of tenants that are among the
-                 `top` largest holders of tokens or of spare demand on some server
+    top          the paper's approximation: each server considers only the `top` tenants with
+                 the most tokens on it and the `top` with the most spare demand on it
     threads      more than one pays from about 100,000 tenants
     """
     rows = read_rows("demand", demand)
@@ -278,39 +278,35 @@ def _shift_in_parts(cells: tuple[Any, ...], granted: Whole, excess: Whole, threa
     parts[0] += excess - parts.sum(axis=0)
 
     def work(part: int) -> None:
-        start, stop = bounds[part]
-        kernels.shift_direct(*cells, granted, parts[part], start, stop)
+        shift: Any = kernels.shift_direct
+        shift(*cells, granted, parts[part], *bounds[part])
 
     _run(work, len(bounds))
     excess[:] = parts.sum(axis=0)
 
 
 def _shift_top(rows: Rows, tokens: Whole, granted: Whole, excess: Whole, top: int) -> None:
-    """Section III-C2: only the rows of the largest holders and receivers of each server."""
-    kept = _choose_top(rows, tokens, top)
-    lengths = np.diff(rows.indptr).astype(np.int64)[kept]
-    indptr = np.concatenate(([0], np.cumsum(lengths)))
-    cells = np.repeat(rows.indptr[kept].astype(np.int64) - indptr[:-1], lengths) + np.arange(indptr[-1])
+    """Section III-C2: shift only over the cells that their servers consider."""
+    kept = _consider_top(rows, tokens, top)
+    cells = np.flatnonzero(kept)
+    before = np.concatenate(([0], np.cumsum(kept)))
     part = tokens[cells]
-    _shift(indptr.astype(np.uint64), rows.indices[cells], rows.values[cells], part, granted[kept], excess)
+    indptr = before[rows.indptr.astype(np.int64)].astype(np.uint64)
+    _shift(indptr, rows.indices[cells], rows.values[cells], part, granted, excess)
     tokens[cells] = part
 
 
-def _choose_top(rows: Rows, tokens: Whole, top: int) -> Whole:
-    """The tenants among the `top` with most tokens, or with most spare demand, on some server."""
+def _consider_top(rows: Rows, tokens: Whole, top: int) -> npt.NDArray[np.bool_]:
+    """For each server its `top` cells by tokens and its `top` cells by spare demand."""
+    kept = np.zeros(tokens.size, np.bool_)
     order = np.argsort(rows.indices, kind="stable")
     columns = np.searchsorted(rows.indices[order], np.arange(rows.shape[1] + 1))
-    spare = rows.values - tokens
-    best = []
     for start, end in pairwise(columns):
         cells = order[start:end]
-        for amount in (tokens, spare):
-            if cells.size > top:
-                largest = np.argpartition(amount[cells], cells.size - top)[cells.size - top :]
-                best.append(cells[largest])
-            else:
-                best.append(cells)
-    return np.unique(rows.row_of_cells()[np.concatenate(best)]) if best else np.empty(0, np.int64)
+        few = max(cells.size - top, 0)
+        for amounts in (tokens[cells], rows.values[cells] - tokens[cells]):
+            kept[cells[np.argpartition(amounts, few)[few:] if few else slice(None)]] = True
+    return kept
 
 
 # --- parts -------------------------------------------------------------------------------------

@@ -9,8 +9,11 @@ therefore alternates server, row, server, and the paper's map of movable tokens 
 servers is never needed.
 
 `indptr` is uint64 and `indices` uint32: signed ones make Numba test each index for a negative
-value, which costs nearly as much as the work itself.
+value, which costs nearly as much as the work itself. Numba infers all other types from the
+arrays it is given; `allocation` is the only caller, and gives int64 (amounts) and uint8 (marks).
 """
+
+# mypy: disable-error-code="no-untyped-def,assignment,arg-type"
 
 from __future__ import annotations
 
@@ -284,22 +287,24 @@ def select_rows(indptr, indices, demand, tokens, back, reached, quota, chosen, r
     """
     servers = reached.size
     links = np.zeros(servers, np.int64)
-    flags = np.empty(servers, np.uint8)
+    flags = np.empty(servers, np.int64)
+    open_servers = 0
     for j in range(servers):
         flags[j] = _BASE | _REACHED if reached[j] else _OUTSIDE | _WANTED
+        open_servers += 1 - reached[j]
     for i in range(np.uint64(chosen.size)):
         first, last = indptr[i], indptr[i + np.uint64(1)]
-        leaving = np.uint8(0)
-        entering = np.uint8(0)
+        leaving = 0
         for c in range(first, last):
-            flag = flags[indices[c]]
-            held = flag if tokens[c] > 0 else np.uint8(0)
-            spare = flag if tokens[c] < demand[c] else np.uint8(0)
-            leaving |= spare if back else held
-            entering |= held if back else spare
-        sure = leaving & _BASE and entering & _OUTSIDE
-        helpful = leaving & _REACHED and entering & _WANTED
-        if not (sure or helpful) or chosen[i]:
+            free = demand[c] - tokens[c] if back else tokens[c]
+            leaving |= flags[indices[c]] & -np.int64(free > 0)
+        if not leaving & (_REACHED if open_servers else _BASE) or chosen[i]:
+            continue
+        entering = 0
+        for c in range(first, last):
+            free = tokens[c] if back else demand[c] - tokens[c]
+            entering |= flags[indices[c]] & -np.int64(free > 0)
+        if not (leaving & _BASE and entering & _OUTSIDE) and not entering & _WANTED:
             continue
         chosen[i] = 1
         rows[count] = i
@@ -310,6 +315,7 @@ def select_rows(indptr, indices, demand, tokens, back, reached, quota, chosen, r
                 reached[j] = 1
                 links[j] += 1
                 flags[j] = _OUTSIDE | _REACHED | (_WANTED if links[j] < quota else 0)
+                open_servers -= links[j] >= quota
     return count
 
 
