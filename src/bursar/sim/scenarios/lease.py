@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Mapping
+from types import MappingProxyType
+from typing import Any, NamedTuple
 
+from bursar.book import Book, Effects
 from bursar.leases.book import HolderBook, OwnerBook
 from bursar.leases.courier import HolderNode, OwnerNode
 from bursar.sim.scenario import Boot, Scenario, require
+from bursar.sim.search import Budget, Move, SmallWorld, State
 from bursar.world import MILLISECOND_NS, SECOND_NS, World
 
 TOTAL = 2_000
@@ -100,4 +104,68 @@ def in_transit(owner: OwnerBook, holder: HolderBook) -> int:
     return owner.out.tokens if holder.number < owner.out.number else holder.between()
 
 
+class Ground(NamedTuple):
+    """What is true, whatever the nodes believe."""
+
+    spent: int = 0
+    lost_at_most: int = 0
+
+
+class SmallLease(SmallWorld):
+    """Two leases' worth of tokens, the owner's clock the fastest and the holder's the slowest."""
+
+    total = 4
+    tokens = 2
+    duration_ns = 50 * MILLISECOND_NS
+    horizon_ns = 60 * MILLISECOND_NS
+    budget = Budget(crashes=1, duplicates=1, moves=1)
+    drift_ppm = MappingProxyType({"owner": DRIFT_PPM, "holder": -DRIFT_PPM})
+    ground = Ground()
+    owner_book: type[OwnerBook] = OwnerBook
+    holder_book: type[HolderBook] = HolderBook
+
+    def nodes(self) -> Mapping[str, Callable[[int], Book]]:
+        return {
+            "owner": lambda life: self.owner_book(
+                self.total, self.tokens, "holder", self.duration_ns, DRIFT_PPM
+            ),
+            "holder": lambda life: self.holder_book(life, "owner", self.duration_ns),
+        }
+
+    def moves(self, name: str, book: Any, now_ns: int) -> Iterable[Move]:
+        if name == "holder" and book.uses(now_ns):
+            if book.unspent:
+                yield Move("spends 1", _spend)
+            yield Move("ends its lease", _end)
+
+    def crashed(self, name: str, book: Any, ground: Ground) -> Ground:
+        if name == "owner":
+            return ground
+        return ground._replace(lost_at_most=ground.lost_at_most + book.at_risk())
+
+    def moments(self, state: State) -> Iterable[int]:
+        owner: OwnerBook = state.nodes[0].book  # type: ignore[assignment]
+        if owner.leased_until is not None:
+            yield self.true_ns(state, 0, owner.leased_until)
+
+    def check(self, state: State) -> None:
+        owner, holder = state.books
+        known = state.ground.spent + owner.unspent + holder.unspent
+        require(known <= self.total, f"{known} tokens are known of, {self.total} exist")
+        lost = self.total - known - in_transit(owner, holder)
+        require(lost <= state.ground.lost_at_most, f"{lost} tokens vanished")
+        together = owner.uses(self.local_ns(state, 0)) and holder.uses(self.local_ns(state, 1))
+        require(not together, "owner and holder use the thing at the same time")
+
+
+def _spend(book: HolderBook, now_ns: int, ground: Ground) -> tuple[Effects, Ground]:
+    spent = book.spend(now_ns, 1)
+    return [], ground._replace(spent=ground.spent + spent)
+
+
+def _end(book: HolderBook, now_ns: int, ground: Ground) -> tuple[Effects, Ground]:
+    return book.end(now_ns), ground
+
+
 SCENARIO = LeaseScenario
+SMALL_WORLD = SmallLease
