@@ -1,0 +1,336 @@
+"""The book of one target: who is owed what, and what each tenant was last given."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import msgspec
+import numpy as np
+
+from bursar.errors import FormatError, UsageError
+from bursar.shares.borrowing import (
+    NO_CAP,
+    TOKENS_MAX,
+    Allocation,
+    Terms,
+    allocate,
+    decay,
+    settle,
+)
+from bursar.units import Rate
+from bursar.world import SECOND_NS
+
+ANY_TENANT = "*"
+"""As a tenant of the policy: the terms of every tenant that is not listed."""
+
+BACKLOGGED_PART = 0.95
+_DECAY_STEPS = 16
+_FORGET_EVERY = 64
+
+
+class TenantTerms(msgspec.Struct, frozen=True):
+    """What the policy says of a tenant: `bursar.policy.ShareTenant` has these fields."""
+
+    weight: int = 1
+    borrow: int | None = None
+    lend: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Line:
+    """One tenant's part of a handout, in tokens; `rate` is a second's."""
+
+    demand: int
+    initial: int
+    redistributed: int
+    final: int
+    record: int
+    rate: int
+    weight: int
+
+
+@dataclass(frozen=True, slots=True)
+class Handout:
+    """What one interval hands out. `lines` holds the active tenants only; `problems` says what
+    was wrong with the statistics and was left out."""
+
+    number: int
+    tokens: int
+    lines: Mapping[str, Line] = field(default_factory=dict)
+    problems: tuple[str, ...] = ()
+
+
+class TargetBook:
+    """All the state of one target.
+
+    Invariants, after every method: the records of all tenants sum to zero; the final tokens of a
+    handout sum to its tokens, and those of all handouts so far to the capacity times the time
+    they were for (rounded down to whole tokens); a tenant that left has no record.
+    """
+
+    def __init__(
+        self,
+        tenants: Mapping[str, Any],
+        capacity: Rate,
+        interval_ns: int,
+        *,
+        half_life_ns: int | None = None,
+        needed_first: bool = True,
+    ) -> None:
+        if interval_ns < 1:
+            raise UsageError(f"an interval is at least 1 ns, not {interval_ns!r}")
+        self.interval_ns = interval_ns
+        self.capacity = capacity
+        self.number = 0
+        self.handout = Handout(0, 0)
+        self._terms: dict[str, Any] = {}
+        self._needed_first = needed_first
+        self._half_life = None if half_life_ns is None else max(1, half_life_ns // interval_ns)
+        self._given_for_ns = 0
+        self._given = 0
+        self._slots: dict[str, int] = {}
+        self._names: list[str] = []
+        self._weight = np.zeros(0)
+        self._borrow = np.zeros(0, np.int64)
+        self._lend = np.zeros(0, np.int64)
+        self._record = np.zeros(0, np.int64)
+        self._previous = np.zeros(0, np.int64)
+        self._remainder = np.zeros(0)
+        self.set_tenants(tenants)
+
+    # Tenants
+
+    @property
+    def tenants(self) -> tuple[str, ...]:
+        """Those with an entry: listed in the policy, or seen under its "*"."""
+        return tuple(self._names)
+
+    def record(self, tenant: str) -> int:
+        """What it has lent (positive) or borrowed (negative) in all."""
+        return int(self._record[self._slots[tenant]]) if tenant in self._slots else 0
+
+    def records(self) -> dict[str, int]:
+        return dict(zip(self._names, self._record[: len(self._names)].tolist(), strict=True))
+
+    def terms(self, tenant: str) -> Any:
+        """Its terms, or None for a tenant that the policy does not know."""
+        return self._terms.get(tenant) or self._terms.get(ANY_TENANT)
+
+    def set_tenants(self, tenants: Mapping[str, Any]) -> None:
+        """The tenants of a policy, or of the next one: who is no longer in it leaves."""
+        for name, terms in tenants.items():
+            if terms.weight < 1:
+                raise UsageError(f"tenant {name!r}: a weight is at least 1, not {terms.weight!r}")
+        self._terms = dict(tenants)
+        for name in [name for name in self._names if self.terms(name) is None]:
+            self.leave(name)
+        for name in tenants:
+            if name != ANY_TENANT:
+                self._enter(name)
+        for name in self._names:
+            self._write_terms(name)
+
+    def _enter(self, name: str) -> int:
+        slot = self._slots.get(name)
+        if slot is None:
+            slot = self._slots[name] = len(self._names)
+            self._names.append(name)
+            if slot >= len(self._weight):
+                self._grow(max(8, 2 * slot))
+            self._write_terms(name)
+        return slot
+
+    def _grow(self, size: int) -> None:
+        for column in ("_weight", "_borrow", "_lend", "_record", "_previous", "_remainder"):
+            old = getattr(self, column)
+            new = np.zeros(size, old.dtype)
+            new[: len(old)] = old
+            setattr(self, column, new)
+
+    def _write_terms(self, name: str) -> None:
+        terms, slot = self.terms(name), self._slots[name]
+        self._weight[slot] = terms.weight
+        self._borrow[slot] = NO_CAP if terms.borrow is None else terms.borrow
+        self._lend[slot] = NO_CAP if terms.lend is None else terms.lend
+
+    def leave(self, tenant: str) -> None:
+        """Settle a tenant's record against the others and forget it. One that is not here has
+        nothing to settle."""
+        slot = self._slots.pop(tenant, None)
+        if slot is None:
+            return
+        leaving = int(self._record[slot])
+        self._record[slot] = 0
+        last = len(self._names) - 1
+        for column in (
+            self._weight,
+            self._borrow,
+            self._lend,
+            self._record,
+            self._previous,
+            self._remainder,
+        ):
+            column[slot] = column[last]
+            column[last] = 0
+        moved = self._names.pop()
+        if moved != tenant:
+            self._names[slot] = moved
+            self._slots[moved] = slot
+        count = len(self._names)
+        self._record[:count] = settle(self._record[:count], leaving)
+
+    # Intervals
+
+    def close_served(self, served: Mapping[str, int], elapsed_ns: int) -> Handout:
+        """Close an interval of which only the served I/O is known: a tenant that used nearly all
+        of its tokens is taken to want as much as the target can do."""
+        demand: dict[str, int] = {}
+        whole = max(1, self.capacity.per(self.interval_ns))
+        for tenant, used in served.items():
+            demand[tenant] = used
+            line = self.handout.lines.get(tenant)
+            if line is not None and isinstance(used, int):
+                granted = line.rate * elapsed_ns // SECOND_NS
+                if used >= BACKLOGGED_PART * granted and used > 0:
+                    demand[tenant] = max(used, whole)
+        return self.close(demand)
+
+    def close(self, demand: Mapping[str, int]) -> Handout:
+        """Close an interval, in which each tenant wanted so many tokens, and hand out the next
+        one's. Entries that make no sense are left out and named; the rest is not held up."""
+        problems: list[str] = []
+        slots, wanted = self._active(demand, problems)
+        self.number += 1
+        if not slots:
+            self._previous[:] = 0
+            self.handout = Handout(self.number, 0, {}, tuple(problems))
+            return self.handout
+        tokens = self._next_tokens()
+        index = np.array(slots, np.intp)
+        allocation = allocate(
+            tokens,
+            self._weight[index],
+            np.array(wanted, np.int64),
+            self._record[index],
+            self._previous[index],
+            self._remainder[index],
+            Terms(self._needed_first, self._borrow[index], self._lend[index]),
+        )
+        self._record[index] = allocation.record
+        self._remainder[index] = allocation.remainder
+        self._previous[:] = 0
+        self._previous[index] = allocation.final
+        self._forget_old_records()
+        lines = self._lines(slots, wanted, allocation)
+        self._forget_strangers(demand)
+        self.handout = Handout(self.number, tokens, lines, tuple(problems))
+        return self.handout
+
+    def _active(self, demand: Mapping[str, int], problems: list[str]) -> tuple[list[int], list[int]]:
+        slots: list[int] = []
+        wanted: list[int] = []
+        for tenant, tokens in demand.items():
+            if not isinstance(tokens, int) or isinstance(tokens, bool) or tokens < 0:
+                problems.append(
+                    f"tenant {tenant!r}: {tokens!r} is no demand; it is left out of this interval"
+                )
+            elif tokens == 0:
+                continue
+            elif tenant not in self._slots and self.terms(tenant) is None:
+                problems.append(
+                    f"tenant {tenant!r} is not in the policy; it has no rule until it is listed there "
+                    f'(or "{ANY_TENANT}" is)'
+                )
+            else:
+                slots.append(self._enter(tenant))
+                wanted.append(min(tokens, TOKENS_MAX))
+        return slots, wanted
+
+    def _next_tokens(self) -> int:
+        """This interval's whole tokens: fractions are carried, so that over time every token of
+        the capacity is handed out."""
+        self._given_for_ns += self.interval_ns
+        tokens = self.capacity.per(self._given_for_ns) - self._given
+        self._given += tokens
+        return tokens
+
+    def set_capacity(self, capacity: Rate) -> None:
+        """From the next interval on."""
+        if capacity != self.capacity:
+            self.capacity = capacity
+            self._given_for_ns = self._given = 0
+
+    def _forget_old_records(self) -> None:
+        if self._half_life is None:
+            return
+        step = max(1, self._half_life // _DECAY_STEPS)
+        if self.number % step:
+            return
+        count = len(self._names)
+        owed = int(np.maximum(0, self._record[:count]).sum())
+        # Rounding up, so that the last token is forgotten too.
+        amount = -int(-owed * (1 - 2 ** (-step / self._half_life)) // 1)
+        self._record[:count] = decay(self._record[:count], min(owed, amount))
+
+    def _forget_strangers(self, active: Mapping[str, int]) -> None:
+        """Tenants known only through "*" that are quiet and owe nothing: memory stays bounded."""
+        if self.number % _FORGET_EVERY or len(self._names) < len(self._terms):
+            return
+        for name, record in self.records().items():
+            if record == 0 and name not in self._terms and name not in active:
+                self.leave(name)
+
+    def _lines(self, slots: list[int], wanted: list[int], allocation: Allocation) -> dict[str, Line]:
+        interval_ns = self.interval_ns
+        columns = zip(
+            slots,
+            wanted,
+            allocation.initial.tolist(),
+            allocation.redistributed.tolist(),
+            allocation.final.tolist(),
+            self._record[slots].tolist(),
+            self._weight[slots].tolist(),
+            strict=True,
+        )
+        return {
+            self._names[slot]: Line(
+                demand, initial, lent, final, record, max(1, final * SECOND_NS // interval_ns), int(weight)
+            )
+            for slot, demand, initial, lent, final, record, weight in columns
+        }
+
+    # What a restart remembers
+
+    def snapshot(self) -> bytes:
+        """The records, for the journal."""
+        return msgspec.msgpack.encode({name: int(n) for name, n in self.records().items() if n})
+
+    def replay(self, records: Iterable[bytes]) -> None:
+        """Take in the last snapshot an earlier life wrote. Who has left the policy since then is
+        settled against the rest."""
+        kept = deque(records, maxlen=1)
+        if not kept:
+            return
+        try:
+            remembered = msgspec.msgpack.decode(kept[0], type=dict[str, int])
+        except msgspec.DecodeError as error:
+            raise FormatError(f"the journal of this target holds no records: {error}") from error
+        if sum(remembered.values()) != 0:
+            raise FormatError(
+                "the records in this target's journal do not sum to zero; delete it to begin anew"
+            )
+        for name, tokens in remembered.items():
+            self._record[self._enter_unknown(name)] = tokens
+        for name in [name for name in remembered if self.terms(name) is None]:
+            self.leave(name)
+
+    def _enter_unknown(self, name: str) -> int:
+        if self.terms(name) is not None:
+            return self._enter(name)
+        self._terms[name] = TenantTerms()
+        slot = self._enter(name)
+        del self._terms[name]
+        return slot

@@ -1,0 +1,446 @@
+"""A classful token bucket filter: which queued request may go next, and when.
+
+The paper's section II-A, after Lustre's. Requests are matched against ordered *rules*; the
+requests of one tenant under one rule form a *class* with its own queue (first come, first served)
+and its own bucket, filled at the rule's rate. Classes wait in a heap for the moment at which their
+bucket covers their first request, so that each decision costs O(log classes).
+
+Requests that no rule matches wait in the *fallback* queue, which has no rate: idle threads serve
+it, and a request that has waited for `patience_ns` goes before everything else, so that busy
+classes cannot starve it.
+
+An *eager* filter lets a thread that would otherwise idle take the request that is due next, ahead
+of its time: whoever has demand keeps the target busy. The bucket is charged for it, down to one
+depth below empty: using what nobody wanted does not cost a tenant its share later on. A filter
+that is not eager is the paper's: it would rather idle.
+
+Time is an argument everywhere, in nanoseconds; tokens are counted in billionths, so that
+`rate * nanoseconds` is exact.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+from heapq import heapify, heappop, heappush
+from typing import Generic, TypeVar
+
+from bursar.errors import UsageError
+from bursar.world import MILLISECOND_NS, SECOND_NS
+
+ItemT = TypeVar("ItemT")
+
+DEPTH_REQUESTS = 3
+"""How many requests' worth of tokens a bucket holds, as in Lustre."""
+
+PATIENCE_NS = 100 * MILLISECOND_NS
+RATE_MAX = 2**52
+ANY = "*"
+_HEAP_SLACK = 64
+
+
+@dataclass(frozen=True, slots=True)
+class Rule:
+    """Requests of `tenant` (a name, a beginning and "*", or "*" for any) and `operation` (a name
+    or "*") get `rate` tokens a second, each tenant its own. The lowest rank matches first, and
+    goes first among classes due at the same moment; equal ranks go by age, oldest first."""
+
+    name: str
+    rate: int
+    tenant: str = ANY
+    operation: str = ANY
+    rank: int = 0
+
+    def __post_init__(self) -> None:
+        if not 1 <= self.rate <= RATE_MAX:
+            raise UsageError(
+                f"rule {self.name!r}: a rate is 1 to 2^52 tokens a second, not {self.rate!r}; "
+                "a tenant without tokens gets rate 1, since without a rule it would have no limit"
+            )
+        if ANY in self.tenant[:-1]:
+            raise UsageError(f'rule {self.name!r}: "*" stands at the end of a tenant, not in {self.tenant!r}')
+
+    def matches(self, tenant: str, operation: str) -> bool:
+        if self.operation not in (ANY, operation):
+            return False
+        if self.tenant.endswith(ANY):
+            return tenant.startswith(self.tenant[:-1])
+        return tenant == self.tenant
+
+
+class Request(Generic[ItemT]):
+    """One queued request; `item` is the caller's."""
+
+    __slots__ = ("arrived_at", "cost", "home", "item", "operation", "queued", "tenant")
+
+    def __init__(self, tenant: str, operation: str, cost: int, item: ItemT, now: int) -> None:
+        self.tenant = tenant
+        self.operation = operation
+        self.cost = cost
+        self.item = item
+        self.arrived_at = now
+        self.queued = True
+        self.home: _Class[ItemT] | None = None  # None: the fallback queue
+
+
+class _Class(Generic[ItemT]):
+    """One tenant's requests under one rule. `tokens` are billionths, as of `counted_at`."""
+
+    __slots__ = ("counted_at", "key", "queue", "rate", "tokens", "version")
+
+    def __init__(self, key: tuple[str, str], rate: int, depth: int, now: int) -> None:
+        self.key = key
+        self.rate = rate
+        self.queue: deque[Request[ItemT]] = deque()
+        self.tokens = depth * SECOND_NS
+        self.counted_at = now
+        self.version = 0
+
+    def count(self, now: int, depth: int) -> None:
+        """Fill the bucket up to this moment."""
+        if now > self.counted_at:
+            self.tokens = min(depth * SECOND_NS, self.tokens + self.rate * (now - self.counted_at))
+            self.counted_at = now
+
+    def due_at(self, cost: int) -> int:
+        """When the bucket covers `cost`."""
+        missing = cost * SECOND_NS - self.tokens
+        return self.counted_at + max(0, -(-missing // self.rate))
+
+
+@dataclass(slots=True)
+class Usage:
+    """What one tenant did since it was last collected, in tokens."""
+
+    arrived: int = 0
+    served: int = 0
+    backlog: int = 0
+    refused: int = 0
+    refused_most: int = 0
+
+    @property
+    def demand(self) -> int:
+        """Arrivals and the backlog from before: equal to what was served plus what waits. What
+        was refused counts too, but only up to as much again: asking in a tight loop is no way to
+        a larger share."""
+        return self.served + self.backlog + min(self.refused, self.served + self.refused_most)
+
+    def refuse(self, cost: int) -> None:
+        self.refused += cost
+        self.refused_most = max(self.refused_most, cost)
+
+
+class Filter(Generic[ItemT]):
+    """Requests in, requests out, in the order and at the rates that the rules say.
+
+    Invariants: every request is in one queue, from `submit` until `take` or `withdraw`; a class is
+    in the heap exactly once with its present version while its queue is not empty; a bucket
+    never holds more than its depth."""
+
+    def __init__(
+        self, depth: int = DEPTH_REQUESTS, *, eager: bool = True, patience_ns: int = PATIENCE_NS
+    ) -> None:
+        if depth < 1:
+            raise UsageError(f"a bucket's depth is at least 1 token, not {depth!r}")
+        self._depth = depth
+        self._eager = eager
+        self._patience_ns = patience_ns
+        self._rules: dict[str, Rule] = {}
+        self._age: dict[str, int] = {}
+        self._started = 0
+        self._exact: dict[str, list[Rule]] = {}
+        self._wide: list[Rule] = []
+        self._classes: dict[tuple[str, str], _Class[ItemT]] = {}
+        self._of_rule: dict[str, set[str]] = {}
+        self._heap: list[tuple[int, int, int, int, _Class[ItemT]]] = []
+        self._pushed = 0
+        self._waiting = 0
+        self._fallback: deque[Request[ItemT]] = deque()
+        self._fallback_at = 0
+        self._usage: dict[str, Usage] = {}
+
+    # Rules
+
+    @property
+    def rules(self) -> tuple[Rule, ...]:
+        """In the order in which they match."""
+        return tuple(sorted(self._rules.values(), key=self._order))
+
+    def start(self, rule: Rule, now: int) -> None:
+        """Add a rule. Requests that waited in the fallback queue and match it come under it."""
+        if rule.name in self._rules:
+            raise UsageError(f"rule {rule.name!r} runs already; change it, or stop it first")
+        self._started += 1
+        self._age[rule.name] = self._started
+        self._insert(rule)
+        self._of_rule[rule.name] = set()
+        self._place_again(self._fallback_matching(rule), now)
+
+    def change(self, name: str, now: int, *, rate: int | None = None, rank: int | None = None) -> None:
+        """Change a rule's rate or rank while requests flow. What a bucket holds stays in it. A
+        rank decides for requests that arrive from now on."""
+        old = self._rule(name)
+        rule = replace(old, rate=old.rate if rate is None else rate, rank=old.rank if rank is None else rank)
+        if rule == old:
+            return
+        self._remove(old)
+        self._insert(rule)
+        for tenant in sorted(self._of_rule[name]):
+            member = self._classes[name, tenant]
+            member.count(now, self._depth_for(member))
+            member.rate = rule.rate
+            if member.queue:
+                self._push(member)
+
+    def stop(self, name: str, now: int) -> None:
+        """Remove a rule. Its waiting requests go where they would have gone without it."""
+        self._remove(self._rule(name))
+        del self._age[name]
+        orphans: list[Request[ItemT]] = []
+        for tenant in sorted(self._of_rule.pop(name)):
+            member = self._classes.pop((name, tenant))
+            member.version += 1
+            if member.queue:
+                self._waiting -= 1
+            orphans += member.queue
+        orphans.sort(key=lambda request: request.arrived_at)
+        self._place_again(orphans, now)
+
+    def _rule(self, name: str) -> Rule:
+        try:
+            return self._rules[name]
+        except KeyError:
+            raise UsageError(f"no rule is named {name!r}; start it first") from None
+
+    def _order(self, rule: Rule) -> tuple[int, int]:
+        return rule.rank, self._age[rule.name]
+
+    def _insert(self, rule: Rule) -> None:
+        self._rules[rule.name] = rule
+        rules = self._wide if rule.tenant.endswith(ANY) else self._exact.setdefault(rule.tenant, [])
+        rules.append(rule)
+        rules.sort(key=self._order)
+
+    def _remove(self, rule: Rule) -> None:
+        del self._rules[rule.name]
+        if rule.tenant.endswith(ANY):
+            self._wide.remove(rule)
+            return
+        self._exact[rule.tenant].remove(rule)
+        if not self._exact[rule.tenant]:
+            del self._exact[rule.tenant]
+
+    def match(self, tenant: str, operation: str) -> Rule | None:
+        """The rule that such a request comes under."""
+        exact = _first(self._exact.get(tenant, ()), tenant, operation)
+        wide = _first(self._wide, tenant, operation)
+        if exact is None or wide is None:
+            return exact or wide
+        return min(exact, wide, key=self._order)
+
+    # Requests
+
+    def submit(self, tenant: str, cost: int, item: ItemT, now: int, operation: str = ANY) -> Request[ItemT]:
+        """Queue a request that costs `cost` tokens."""
+        if cost < 1:
+            raise UsageError(f"a request costs at least 1 token, not {cost!r}")
+        request = Request(tenant, operation, cost, item, now)
+        usage = self._usage.setdefault(tenant, Usage())
+        usage.arrived += cost
+        usage.backlog += cost
+        self._place(request, now)
+        return request
+
+    def take(self, now: int, *, due_only: bool = False) -> Request[ItemT] | None:
+        """The request to serve now, or None when no thread has anything to do before
+        `next_at()`. `due_only` leaves alone what only an idle thread would take."""
+        if self._fallback_is_impatient(now):
+            return self._take_fallback(now)
+        due = self._first_class()
+        if due is not None and self._heap[0][0] <= now:
+            return self._take_class(due, now)
+        if due_only:
+            return None
+        if self._fallback:
+            return self._take_fallback(now)
+        if due is not None and self._eager:
+            return self._take_class(due, now)
+        return None
+
+    def take_from(self, tenant: str, cost: int, now: int, operation: str = ANY) -> bool:
+        """Serve a request at once that never queues: true if its class has the tokens and
+        nobody of it waits, or if `take` would have let it go at once."""
+        if cost < 1:
+            raise UsageError(f"a request costs at least 1 token, not {cost!r}")
+        usage = self._usage.setdefault(tenant, Usage())
+        usage.arrived += cost
+        if not self._charge(tenant, cost, now, operation):
+            usage.refuse(cost)
+            return False
+        usage.served += cost
+        return True
+
+    def _charge(self, tenant: str, cost: int, now: int, operation: str) -> bool:
+        rule = self.match(tenant, operation)
+        alone = not self._waiting and not self._fallback
+        if rule is None:
+            return alone
+        member = self._class(rule, tenant, now)
+        depth = max(self._depth, cost)
+        member.count(now, depth)
+        if member.queue or (member.due_at(cost) > now and not (self._eager and alone)):
+            return False
+        member.tokens = max(-depth * SECOND_NS, member.tokens - cost * SECOND_NS)
+        return True
+
+    def refuse(self, tenant: str, cost: int) -> None:
+        """Count a request that was turned away before it came here: it is demand too."""
+        usage = self._usage.setdefault(tenant, Usage())
+        usage.arrived += cost
+        usage.refuse(cost)
+
+    def withdraw(self, request: Request[ItemT], now: int) -> bool:
+        """Take a request back that was not served yet; false if it was."""
+        if not request.queued:
+            return False
+        request.queued = False
+        usage = self._usage[request.tenant]
+        usage.backlog -= request.cost
+        usage.refuse(request.cost)
+        member = request.home
+        if member is None:
+            self._trim(self._fallback)
+        elif member.queue[0] is request:
+            self._trim(member.queue)
+            self._requeue(member, now)
+        return True
+
+    def next_at(self) -> int | None:
+        """When `take` will have something at the latest, if nothing else arrives; None: never."""
+        due = self._first_class()
+        if self._fallback:
+            return self._fallback[0].arrived_at
+        return None if due is None else self._heap[0][0]
+
+    def __len__(self) -> int:
+        """How many classes and fallback requests wait."""
+        return self._waiting + len(self._fallback)
+
+    # Statistics
+
+    def collect(self) -> dict[str, Usage]:
+        """What each tenant did since the last call; tenants that did nothing are left out."""
+        seen = self._usage
+        self._usage = {
+            tenant: Usage(backlog=usage.backlog) for tenant, usage in seen.items() if usage.backlog
+        }
+        return {tenant: usage for tenant, usage in seen.items() if usage.demand}
+
+    # Inside
+
+    def _class(self, rule: Rule, tenant: str, now: int) -> _Class[ItemT]:
+        key = (rule.name, tenant)
+        member = self._classes.get(key)
+        if member is None:
+            member = self._classes[key] = _Class(key, rule.rate, self._depth, now)
+            self._of_rule[rule.name].add(tenant)
+        return member
+
+    def _place(self, request: Request[ItemT], now: int) -> None:
+        rule = self.match(request.tenant, request.operation)
+        if rule is None:
+            request.home = None
+            self._fallback.append(request)
+            return
+        member = request.home = self._class(rule, request.tenant, now)
+        member.queue.append(request)
+        if len(member.queue) == 1:
+            self._waiting += 1
+            member.count(now, self._depth_for(member))
+            self._push(member)
+
+    def _place_again(self, requests: Iterable[Request[ItemT]], now: int) -> None:
+        for request in requests:
+            if request.queued:
+                self._place(request, now)
+        self._trim(self._fallback)
+
+    def _fallback_matching(self, rule: Rule) -> list[Request[ItemT]]:
+        """Take those requests out of the fallback queue that come under a new rule."""
+        moved = [request for request in self._fallback if rule.matches(request.tenant, request.operation)]
+        if moved:
+            self._fallback = deque(
+                request for request in self._fallback if not rule.matches(request.tenant, request.operation)
+            )
+        return moved
+
+    def _push(self, member: _Class[ItemT]) -> None:
+        member.version += 1
+        self._pushed += 1
+        rule = self._rules[member.key[0]]
+        due_at = member.due_at(member.queue[0].cost)
+        heappush(self._heap, (due_at, rule.rank, self._pushed, member.version, member))
+        if len(self._heap) > 2 * self._waiting + _HEAP_SLACK:
+            self._heap = [entry for entry in self._heap if entry[3] == entry[4].version and entry[4].queue]
+            heapify(self._heap)
+
+    def _first_class(self) -> _Class[ItemT] | None:
+        """The class that is due first, with entries of the past out of the way."""
+        while self._heap:
+            entry = self._heap[0]
+            if entry[3] == entry[4].version and entry[4].queue:
+                return entry[4]
+            heappop(self._heap)
+        return None
+
+    def _take_class(self, member: _Class[ItemT], now: int) -> Request[ItemT]:
+        heappop(self._heap)
+        request = member.queue.popleft()
+        depth = max(self._depth, request.cost)
+        member.count(now, depth)
+        member.tokens = max(-depth * SECOND_NS, member.tokens - request.cost * SECOND_NS)
+        self._trim(member.queue)
+        self._requeue(member, now)
+        return self._serve(request)
+
+    def _requeue(self, member: _Class[ItemT], now: int) -> None:
+        member.version += 1
+        if member.queue:
+            member.count(now, self._depth_for(member))
+            self._push(member)
+        else:
+            self._waiting -= 1
+
+    def _depth_for(self, member: _Class[ItemT]) -> int:
+        """A bucket holds its depth, or its first request where that is larger."""
+        return max(self._depth, member.queue[0].cost) if member.queue else self._depth
+
+    def _fallback_is_impatient(self, now: int) -> bool:
+        if not self._fallback:
+            return False
+        since = max(self._fallback[0].arrived_at, self._fallback_at)
+        return now - since >= self._patience_ns
+
+    def _take_fallback(self, now: int) -> Request[ItemT]:
+        request = self._fallback.popleft()
+        self._fallback_at = now
+        self._trim(self._fallback)
+        return self._serve(request)
+
+    def _serve(self, request: Request[ItemT]) -> Request[ItemT]:
+        request.queued = False
+        usage = self._usage[request.tenant]
+        usage.served += request.cost
+        usage.backlog -= request.cost
+        return request
+
+    @staticmethod
+    def _trim(queue: deque[Request[ItemT]]) -> None:
+        """Drop withdrawn requests from the head, so that the head is always a live one."""
+        while queue and not queue[0].queued:
+            queue.popleft()
+
+
+def _first(rules: Iterable[Rule], tenant: str, operation: str) -> Rule | None:
+    return next((rule for rule in rules if rule.matches(tenant, operation)), None)

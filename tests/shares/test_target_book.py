@@ -1,0 +1,186 @@
+"""The book of a target: records, leaving, forgetting, statistics that make no sense."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from bursar.errors import FormatError, UsageError
+from bursar.shares.book import TargetBook, TenantTerms
+from bursar.units import Rate
+from bursar.world import MILLISECOND_NS, SECOND_NS
+
+INTERVAL_NS = 100 * MILLISECOND_NS
+
+
+def make_book(weights, capacity=1000, **options):
+    tenants = {name: TenantTerms(weight=weight) for name, weight in weights.items()}
+    return TargetBook(tenants, Rate.of(capacity), INTERVAL_NS, **options)
+
+
+def finals(handout):
+    return {tenant: line.final for tenant, line in handout.lines.items()}
+
+
+def test_only_tenants_with_demand_are_given_tokens():
+    book = make_book({"a": 1, "b": 3, "idle": 6})
+    handout = book.close({"a": 500, "b": 500, "idle": 0})
+    assert finals(handout) == {"a": 25, "b": 75}
+    assert handout.lines["b"].rate == 750
+
+
+def test_a_tenant_without_tokens_has_rate_1_and_is_never_left_without_a_rule():
+    book = make_book({"a": 1_000_000, "b": 1}, capacity=10)
+    handout = book.close({"a": 500, "b": 500})
+    assert handout.lines["b"].final == 0 and handout.lines["b"].rate == 1
+
+
+def test_fractions_of_the_capacity_are_handed_out_over_time():
+    book = make_book({"a": 1}, capacity=25)
+    assert [book.close({"a": 9}).tokens for _ in range(4)] == [2, 3, 2, 3]
+
+
+def test_nothing_is_handed_out_when_nobody_asks_and_nothing_is_saved_up():
+    book = make_book({"a": 1})
+    assert book.close({}).tokens == 0
+    assert book.close({"a": 1}).tokens == 100
+
+
+def test_a_leaving_tenants_record_is_settled_against_the_rest():
+    book = make_book({"a": 1, "b": 1, "c": 2})
+    for _ in range(5):
+        book.close({"a": 1, "b": 400, "c": 400})
+    assert book.record("a") > 0 > book.record("b")
+    book.leave("a")
+    assert book.records() == {"b": 0, "c": 0}
+    assert book.close({"b": 1, "c": 1}).tokens == 100
+    book.leave("a")  # again: nothing to settle
+
+
+def test_tenants_that_a_new_policy_leaves_out_leave():
+    book = make_book({"a": 1, "b": 1})
+    book.close({"a": 1, "b": 400})
+    book.set_tenants({"b": TenantTerms(weight=2), "c": TenantTerms()})
+    assert book.records() == {"b": 0, "c": 0}
+    assert finals(book.close({"b": 900, "c": 900})) == {"b": 67, "c": 33}
+
+
+def test_old_records_are_forgotten_by_half_in_a_half_life():
+    book = make_book({"a": 1, "b": 1}, half_life_ns=SECOND_NS * 10)
+    for _ in range(40):
+        book.close({"a": 1, "b": 400})
+    before = book.record("a")
+    for _ in range(100):
+        book.close({"b": 400})  # a is away: it neither lends nor is it paid
+    assert book.record("a") == pytest.approx(before / 2, rel=0.05)
+    assert sum(book.records().values()) == 0
+    for _ in range(3000):
+        book.close({"b": 400})
+    assert book.records() == {"a": 0, "b": 0}
+
+
+def test_caps_bound_what_is_owed():
+    tenants = {"a": TenantTerms(lend=30), "b": TenantTerms(borrow=50), "c": TenantTerms()}
+    book = TargetBook(tenants, Rate.of(3000), INTERVAL_NS)
+    for _ in range(20):
+        handout = book.close({"a": 1, "b": 900, "c": 1})
+        assert sum(finals(handout).values()) == 300
+        assert book.record("a") <= 30 and book.record("b") >= -50
+
+
+def test_a_tenant_that_used_its_tokens_is_taken_to_want_more():
+    book = make_book({"a": 1, "b": 3})
+    book.close_served({"a": 10, "b": 10}, INTERVAL_NS)
+    lines = book.close_served({"a": 96, "b": 2}, INTERVAL_NS).lines
+    assert lines["a"].demand == 100 and lines["b"].demand == 2
+    assert lines["a"].final == 98
+    lines = book.close_served({"a": 50, "b": 2}, INTERVAL_NS).lines
+    assert lines["a"].demand == 50, "it left tokens unused: that is what it wants"
+
+
+def test_usage_is_measured_against_the_time_that_really_passed():
+    book = make_book({"a": 1, "b": 1})
+    book.close({"a": 500, "b": 500})
+    lines = book.close_served({"a": 96, "b": 150}, 3 * INTERVAL_NS).lines
+    assert (lines["a"].demand, lines["b"].demand) == (96, 150)
+
+
+@pytest.mark.parametrize("nonsense", [-5, 1.5, "many", True, None])
+def test_a_statistic_that_makes_no_sense_is_left_out_and_named(nonsense):
+    book = make_book({"a": 1, "b": 1})
+    handout = book.close({"a": nonsense, "b": 500})
+    assert finals(handout) == {"b": 100}
+    assert len(handout.problems) == 1 and "'a'" in handout.problems[0]
+    assert book.close_served({"a": nonsense, "b": 500}, INTERVAL_NS).tokens == 100
+
+
+def test_a_tenant_that_is_not_in_the_policy_is_named_and_costs_nobody_a_token():
+    book = make_book({"a": 1})
+    handout = book.close({"a": 9, "stranger": 9})
+    assert finals(handout) == {"a": 100}
+    assert "stranger" in handout.problems[0] and "policy" in handout.problems[0]
+
+
+def test_a_star_in_the_policy_stands_for_every_other_tenant():
+    book = make_book({"*": 1, "a": 3})
+    handout = book.close({"a": 500, "stranger": 500})
+    assert finals(handout) == {"a": 75, "stranger": 25}
+    for number in range(1000):
+        book.close({f"job{number}": 5})
+    assert len(book.tenants) < 200, "quiet strangers are forgotten"
+
+
+def test_records_survive_a_restart_and_those_of_departed_tenants_are_settled():
+    book = make_book({"a": 1, "b": 1, "c": 1})
+    for _ in range(9):
+        book.close({"a": 1, "b": 400, "c": 300})
+    again = make_book({"a": 1, "b": 1, "c": 1})
+    again.replay([b"\x80", book.snapshot()])
+    assert again.records() == book.records()
+    fewer = make_book({"a": 1, "b": 1})
+    fewer.replay([book.snapshot()])
+    assert sum(fewer.records().values()) == 0 and set(fewer.records()) == {"a", "b"}
+
+
+@pytest.mark.parametrize("record", [b"\xff", b"\x81\xa1a\x05", b"\x81\xa1a\xa1b"])
+def test_a_journal_that_holds_something_else_is_refused(record):
+    with pytest.raises(FormatError):
+        make_book({"a": 1}).replay([record])
+
+
+def test_weights_below_one_are_refused():
+    with pytest.raises(UsageError, match="weight"):
+        make_book({"a": 0})
+
+
+steps = st.one_of(
+    st.tuples(st.just("close"), st.dictionaries(st.sampled_from("abcde"), st.integers(0, 300), max_size=5)),
+    st.tuples(st.just("served"), st.dictionaries(st.sampled_from("abcde"), st.integers(-2, 300), max_size=5)),
+    st.tuples(st.just("leave"), st.sampled_from("abcde")),
+    st.tuples(st.just("restart"), st.none()),
+)
+
+
+@settings(max_examples=150, deadline=None)
+@given(st.lists(steps, max_size=40), st.sampled_from([None, SECOND_NS]), st.integers(1, 2000))
+def test_whatever_happens_records_sum_to_zero_and_tokens_to_the_capacity(history, half_life_ns, capacity):
+    def build():
+        return make_book({"a": 1, "b": 2, "*": 1}, capacity, half_life_ns=half_life_ns)
+
+    book = build()
+    for kind, value in history:
+        if kind == "leave":
+            book.leave(value)
+        elif kind == "restart":
+            snapshot = book.snapshot()
+            book = build()
+            book.replay([snapshot])
+        else:
+            handout = book.close(value) if kind == "close" else book.close_served(value, INTERVAL_NS)
+            assert sum(finals(handout).values()) == handout.tokens
+            if handout.lines:
+                assert handout.tokens in (capacity // 10, -(-capacity // 10))
+        assert sum(book.records().values()) == 0
+        assert np.isfinite(book._remainder).all()
