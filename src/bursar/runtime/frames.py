@@ -46,7 +46,7 @@ class Hello(msgspec.Struct, frozen=True, array_like=True):
 _LENGTH = struct.Struct(">I")
 _encode = msgspec.msgpack.Encoder().encode
 _decode_envelope = msgspec.msgpack.Decoder(Envelope).decode
-_decoders: dict[Any, msgspec.msgpack.Decoder[Any]] = {}
+decoders: dict[Any, msgspec.msgpack.Decoder[Any]] = {}
 
 
 def encode(kind: int, number: int, topic: str, body: Any) -> bytes:
@@ -70,9 +70,9 @@ def open_envelope(payload: bytes | memoryview) -> Envelope:
 
 def decoder_of(message_type: Any) -> msgspec.msgpack.Decoder[Any]:
     """The decoder for a message type or union, made once."""
-    decoder = _decoders.get(message_type)
+    decoder = decoders.get(message_type)
     if decoder is None:
-        decoder = _decoders[message_type] = msgspec.msgpack.Decoder(message_type)
+        decoder = decoders[message_type] = msgspec.msgpack.Decoder(message_type)
     return decoder
 
 

@@ -11,6 +11,7 @@ does not read what it is sent, is cut off and counted; the node goes on. What bo
 from __future__ import annotations
 
 import asyncio
+import math
 import socket
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, cast
@@ -59,12 +60,14 @@ class Link(asyncio.Protocol):
 
     def __init__(self, network: SocketNetwork, expected: str | None = None, host: str | None = None) -> None:
         self._network = network
-        self._loop = asyncio.get_running_loop()
+        self.loop = asyncio.get_running_loop()
         self._expected = expected
         self._host = host
         self._splitter = Splitter()
         self._number = 0
-        self._pending: dict[int, tuple[asyncio.Future[Any], msgspec.msgpack.Decoder[Any]]] = {}
+        self._pending: dict[int, tuple[asyncio.Future[Any], msgspec.msgpack.Decoder[Any], float]] = {}
+        self._alarm: asyncio.TimerHandle | None = None
+        self._alarm_at_s = math.inf
         self._requests = 0
         self._out: list[bytes] = []
         self._out_bytes = 0
@@ -77,8 +80,8 @@ class Link(asyncio.Protocol):
         self.peer = ""
         self.incarnation = 0
         self.why_closed = ""
-        self.ready: asyncio.Future[None] = self._loop.create_future()
-        self.closed: asyncio.Future[None] = self._loop.create_future()
+        self.ready: asyncio.Future[None] = self.loop.create_future()
+        self.closed: asyncio.Future[None] = self.loop.create_future()
         # Nobody may be waiting when a connection fails; that is no reason for a warning.
         self.ready.add_done_callback(lambda ready: ready.cancelled() or ready.exception())
 
@@ -113,10 +116,11 @@ class Link(asyncio.Protocol):
         self._open = False
         why = self.why_closed or (str(error) if error else "the peer closed the connection")
         self.why_closed = why
-        for future, _ in self._pending.values():
+        if self._alarm is not None:
+            self._alarm.cancel()
+        for future, _, _ in self._pending.values():
             if not future.done():
                 future.set_exception(NoAnswerError(f"{self.peer}: connection lost before the answer: {why}"))
-        self._pending.clear()
         if not self.ready.done():
             self.ready.set_exception(UnreachableError(why))
         if not self.closed.done():
@@ -126,30 +130,39 @@ class Link(asyncio.Protocol):
     def data_received(self, data: bytes) -> None:
         self._corked = True
         try:
-            for payload in self._splitter.feed(data):
-                if self._transport is None or self._transport.is_closing():
-                    break
+            payloads = self._splitter.feed(data)
+            for payload in payloads:
+                if not self._open:
+                    return
                 self._take(payload)
         except FormatError as error:
             self.cut("garbage", str(error))
+            return
         finally:
             self._corked = False
             if self._out:
                 self._flush()
-        if self.peer:
-            self._waiting_since = self._network.clock.now() if self._splitter.partial else None
+        if self._splitter.partial or self._waiting_since is not None:
+            self._note_waiting(bool(payloads))
+
+    def _note_waiting(self, progress: bool) -> None:
+        """Remember since when the frame under way is: a trickle of bytes does not make it younger."""
+        if not self._splitter.partial:
+            self._waiting_since = None if self.peer else self._waiting_since
+        elif progress or self._waiting_since is None:
+            self._waiting_since = self._network.clock.now()
 
     def _take(self, payload: bytes | memoryview) -> None:
         kind, number, topic, body = frames.open_envelope(payload)
-        if kind == GOODBYE:
+        if kind == CALL and self.peer:
+            self._network.dispatch(self, number, topic, body)
+        elif kind == REPLY and self.peer:
+            self._settle(number, body)
+        elif kind == GOODBYE:
             self.why_closed = f"the peer said: {self._text(body)}"
             self.close()
         elif not self.peer:
             self._greet(kind, body)
-        elif kind == REPLY:
-            self._settle(number, body)
-        elif kind == CALL:
-            self._network.dispatch(self, number, topic, body)
         elif kind == SEND:
             self._network.dispatch(self, None, topic, body)
         elif kind == FAILURE:
@@ -204,14 +217,17 @@ class Link(asyncio.Protocol):
         if self._full or not self._open:
             raise UnreachableError(f"{self.peer} reads too slowly: its queue is full, nothing was sent")
         self._number = number = self._number + 1
-        future: asyncio.Future[Any] = self._loop.create_future()
-        self._pending[number] = (future, frames.decoder_of(reply))
-        timer = self._loop.call_later(timeout_ns / SECOND_NS, self._expire, number, topic)
+        frame = frames.encode(CALL, number, topic, message)
+        future: asyncio.Future[Any] = self.loop.create_future()
+        deadline_s = self.loop.time() + timeout_ns / SECOND_NS
+        decoder = frames.decoders.get(reply) or frames.decoder_of(reply)
+        self._pending[number] = (future, decoder, deadline_s)
+        if deadline_s < self._alarm_at_s:
+            self._set_alarm(deadline_s)
+        self._write(frame)
         try:
-            self._write(frames.encode(CALL, number, topic, message))
             return await future
         finally:
-            timer.cancel()
             self._pending.pop(number, None)
 
     def send(self, frame: bytes) -> bool:
@@ -221,24 +237,40 @@ class Link(asyncio.Protocol):
         self._write(frame)
         return True
 
-    def _expire(self, number: int, topic: str) -> None:
-        future, _ = self._pending.pop(number, (None, None))
-        if future is not None and not future.done():
-            future.set_exception(NoAnswerError(f"{self.peer} did not answer on {topic!r} in time"))
+    def _set_alarm(self, at_s: float) -> None:
+        """One timer for all calls, set for the first deadline: most calls are answered long before
+        theirs, and then cost no timer at all."""
+        if self._alarm is not None:
+            self._alarm.cancel()
+        self._alarm_at_s = at_s
+        self._alarm = self.loop.call_at(at_s, self._expire)
+
+    def _expire(self) -> None:
+        self._alarm, self._alarm_at_s = None, math.inf
+        now_s = self.loop.time()
+        first_s = math.inf
+        for future, _, deadline_s in self._pending.values():
+            if deadline_s > now_s:
+                first_s = min(first_s, deadline_s)
+            elif not future.done():
+                future.set_exception(NoAnswerError(f"{self.peer} did not answer in time"))
+        if first_s < math.inf:
+            self._set_alarm(first_s)
 
     def _settle(self, number: int, body: msgspec.Raw) -> None:
-        future, decoder = self._pending.pop(number, (None, None))
-        if future is None or decoder is None or future.done():
+        waiting = self._pending.get(number)
+        if waiting is None or waiting[0].done():
             return  # too late: the caller has given up
+        future, decoder, _ = waiting
         try:
             future.set_result(decoder.decode(body))
         except frames.DECODE_ERRORS as error:
             future.set_exception(RemoteError(f"{self.peer} answered with something else: {error}"))
 
     def _fail(self, number: int, text: str) -> None:
-        future, _ = self._pending.pop(number, (None, None))
-        if future is not None and not future.done():
-            future.set_exception(RemoteError(f"{self.peer}: {text}"))
+        waiting = self._pending.get(number)
+        if waiting is not None and not waiting[0].done():
+            waiting[0].set_exception(RemoteError(f"{self.peer}: {text}"))
 
     def begin_request(self) -> bool:
         """Whether one more handler may run. Requests are refused rather than left unread, because
@@ -260,14 +292,15 @@ class Link(asyncio.Protocol):
         if self._out or self._corked or len(self._pending) + self._requests > 1:
             # Others are at work on this connection: their frames share one write.
             if not self._out and not self._corked:
-                self._loop.call_soon(self._flush)
+                self.loop.call_soon(self._flush)
             self._out.append(frame)
             self._out_bytes += len(frame)
             if self._out_bytes > BATCH_MAX_BYTES:
                 self._flush()
         elif self._transport is not None:
             self._transport.write(frame)
-            self._check_unread()
+            if self._full:
+                self._check_unread()
 
     def _flush(self) -> None:
         if not self._out:
@@ -275,11 +308,11 @@ class Link(asyncio.Protocol):
         out, self._out, self._out_bytes = self._out, [], 0
         if self._transport is not None:
             self._transport.write(b"".join(out) if len(out) > 1 else out[0])
-            self._check_unread()
+            if self._full:
+                self._check_unread()
 
     def _check_unread(self) -> None:
-        if not self._full or self._transport is None:
-            return
+        assert self._transport is not None, "just written to"
         if self._transport.get_write_buffer_size() > self._network.limits.unread_max_bytes:
             self.cut("slow", "too much was left unread")
 
@@ -319,7 +352,7 @@ class Link(asyncio.Protocol):
         self._out, self._out_bytes = [], 0
         self._open = False
         transport.close()
-        self._loop.call_later(1.0, transport.abort)
+        self.loop.call_later(1.0, transport.abort)
 
     def close(self) -> None:
         """Send what is queued, then close."""
@@ -342,7 +375,7 @@ class SelfLink(Link):
         self._open = True
 
     def _write(self, frame: bytes) -> None:
-        self._loop.call_soon(self._take, memoryview(frame)[frames.LENGTH_BYTES :])
+        self.loop.call_soon(self._take, memoryview(frame)[frames.LENGTH_BYTES :])
 
 
 def describe_failure(error: BaseException) -> str:

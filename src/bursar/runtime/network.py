@@ -20,7 +20,7 @@ import msgspec
 from bursar.errors import BursarError, CrashedError, NetworkError, UnreachableError, UsageError
 from bursar.policy.names import is_loopback
 from bursar.policy.values import Tls
-from bursar.runtime import frames, logs
+from bursar.runtime import eager, frames, logs
 from bursar.runtime.clock import BootClock
 from bursar.runtime.frames import FAILURE, REPLY, SEND, Hello
 from bursar.runtime.link import Limits, Link, SelfLink, describe_failure
@@ -151,8 +151,11 @@ class SocketNetwork:
         self._served[topic] = Served(frames.decoder_of(requests), handler)
 
     async def call(self, peer: str, topic: str, message: Message, reply: Any, timeout_ns: int) -> Any:
-        self._check_alive()
-        link = self._own_link() if peer == self.name else self._link_to(peer)
+        links = self._peers.get(peer)
+        link = links[-1] if links else None
+        if link is None:
+            self._check_alive()
+            link = self._own_link() if peer == self.name else self._link_to(peer)
         if link is None:
             began = self.clock.now()
             link = await self._reach(peer, timeout_ns)
@@ -339,9 +342,10 @@ class SocketNetwork:
             self._refuse(link, number, f"more than {self.limits.requests_max} requests are under way")
             return
         work = self._handle(link, number, topic, served.handler, message)
-        task = asyncio.get_running_loop().create_task(work)
-        self._handlers.add(task)
-        task.add_done_callback(self._handlers.discard)
+        task = eager.start(link.loop, work)
+        if task is not None:
+            self._handlers.add(task)
+            task.add_done_callback(self._handlers.discard)
 
     def _refuse(self, link: Link, number: int | None, why: str) -> None:
         self.counts["refused"] += 1
@@ -386,6 +390,7 @@ class SocketNetwork:
     def crash(self) -> None:
         """Let go of everything at once: nothing more is said in this node's name."""
         self._crashed = True
+        self._peers.clear()
         self._stop_work()
         for link in list(self._links):
             link.abort()

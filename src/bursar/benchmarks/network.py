@@ -1,0 +1,173 @@
+"""A call between two nodes, beside the floor: a raw asyncio echo of frames of the same sizes.
+
+Both servers run in one child process, both clients in this one, on the same kind of event loop,
+in many short turns, and the fastest turn of each counts: whatever else the machine does only ever
+adds to a turn. The floor parses nothing, looks
+nothing up, starts no handler and keeps no deadline; the ratio is what all that costs.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import multiprocessing
+import time
+from collections import deque
+from collections.abc import Awaitable, Callable
+from multiprocessing.connection import Connection
+from typing import Any, cast
+
+from rich.console import Console
+from rich.table import Table
+
+from bursar.runtime import frames
+from bursar.runtime.loops import new_event_loop
+from bursar.runtime.network import SocketNetwork
+from bursar.world import SECOND_NS, Message
+
+RATIO_MAX = 1.5
+TOPIC = "bench/echo"
+AT_ONCE = 64
+
+
+class Ask(Message, frozen=True):
+    tenant: str
+    amount: int
+
+
+class Answer(Message, frozen=True):
+    amount: int
+
+
+_REQUEST = frames.encode(frames.CALL, 1000, TOPIC, Ask("acme", 1000))
+_REPLY = frames.encode(frames.REPLY, 1000, "", Answer(1000))
+
+
+class EchoServer(asyncio.Protocol):
+    """Answers every request-sized piece with a reply-sized one."""
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport = cast(asyncio.Transport, transport)
+        self._bytes = 0
+
+    def data_received(self, data: bytes) -> None:
+        self._bytes += len(data)
+        whole, self._bytes = divmod(self._bytes, len(_REQUEST))
+        if whole:
+            self._transport.write(_REPLY * whole)
+
+
+class EchoClient(asyncio.Protocol):
+    """Waits for one reply-sized piece for each request."""
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport = cast(asyncio.Transport, transport)
+        self._loop = asyncio.get_running_loop()
+        self._waiting: deque[asyncio.Future[None]] = deque()
+        self._bytes = 0
+
+    async def call(self) -> None:
+        future: asyncio.Future[None] = self._loop.create_future()
+        self._waiting.append(future)
+        self._transport.write(_REQUEST)
+        await future
+
+    def data_received(self, data: bytes) -> None:
+        self._bytes += len(data)
+        whole, self._bytes = divmod(self._bytes, len(_REPLY))
+        for _ in range(whole):
+            self._waiting.popleft().set_result(None)
+
+    def close(self) -> None:
+        self._transport.close()
+
+
+async def _answer(sender: str, message: Ask) -> Answer:
+    return Answer(message.amount)
+
+
+def _serve(pipe: Connection) -> None:
+    with asyncio.Runner(loop_factory=new_event_loop) as runner:
+        runner.run(_serve_both(pipe))
+
+
+async def _serve_both(pipe: Connection) -> None:
+    loop = asyncio.get_running_loop()
+    echo = await loop.create_server(EchoServer, "127.0.0.1", 0)
+    node = SocketNetwork("server", 1)
+    node.serve(TOPIC, Ask, _answer)
+    address = await node.listen("127.0.0.1:0")
+    pipe.send((echo.sockets[0].getsockname()[1], address.port))
+    await loop.run_in_executor(None, pipe.recv)
+    echo.close()
+    await node.close()
+
+
+async def _time_calls(call: Callable[[], Awaitable[Any]], count: int, at_once: int) -> float:
+    """Microseconds a call, `at_once` callers each waiting for its own answer."""
+
+    async def caller() -> None:
+        for _ in range(count // at_once):
+            await call()
+
+    began = time.perf_counter_ns()
+    await asyncio.gather(*(caller() for _ in range(at_once)))
+    return (time.perf_counter_ns() - began) / (count // at_once * at_once) / 1000
+
+
+async def _measure(echo_port: int, node_port: int, rounds: int, count: int) -> dict[str, list[float]]:
+    _, echo = await asyncio.get_running_loop().create_connection(EchoClient, "127.0.0.1", echo_port)
+    node = SocketNetwork("caller", 1, peers={"server": f"127.0.0.1:{node_port}"})
+    message = Ask("acme", 1000)
+
+    def call() -> Awaitable[Any]:
+        return node.call("server", TOPIC, message, Answer, SECOND_NS)
+
+    seen: dict[str, list[float]] = {"floor": [], "call": [], "floor_busy": [], "call_busy": []}
+    await _time_calls(call, count, 1)
+    for _ in range(rounds):
+        seen["floor"].append(await _time_calls(echo.call, count, 1))
+        seen["call"].append(await _time_calls(call, count, 1))
+        seen["floor_busy"].append(await _time_calls(echo.call, count, AT_ONCE))
+        seen["call_busy"].append(await _time_calls(call, count, AT_ONCE))
+    echo.close()
+    await node.close()
+    return seen
+
+
+def run(quick: bool) -> dict[str, Any]:
+    """Measure, print a table, and return the figures: microseconds a round trip, and the ratio."""
+    rounds, count = (30, 320) if quick else (200, 640)
+    context = multiprocessing.get_context("spawn")
+    pipe, other = context.Pipe()
+    server = context.Process(target=_serve, args=(other,), daemon=True)
+    server.start()
+    echo_port, node_port = pipe.recv()
+    try:
+        with asyncio.Runner(loop_factory=new_event_loop) as runner:
+            seen = runner.run(_measure(echo_port, node_port, rounds, count))
+            loop_name = type(runner.get_loop()).__module__.partition(".")[0]
+    finally:
+        pipe.send(None)
+        server.join(5)
+    figures: dict[str, Any] = {f"{name}_us": round(min(took), 1) for name, took in seen.items()}
+    figures["ratio"] = round(min(seen["call"]) / min(seen["floor"]), 2)
+    figures["ratio_busy"] = round(min(seen["call_busy"]) / min(seen["floor_busy"]), 2)
+    figures |= {"ratio_max": RATIO_MAX, "within": figures["ratio"] <= RATIO_MAX, "loop": loop_name}
+    figures |= {"rounds": rounds, "calls_a_round": count, "request_bytes": len(_REQUEST)}
+    _print(figures)
+    return figures
+
+
+def _print(figures: dict[str, Any]) -> None:
+    table = Table(title=f"a call between two processes, {figures['loop']} event loop")
+    for column in ("", "raw echo", "bursar call", "ratio", "bound"):
+        table.add_column(column, justify="left" if not column else "right")
+    bound = f"{RATIO_MAX:g} ({'held' if figures['within'] else 'missed'})"
+    pairs = [
+        ("one caller", "", "ratio", bound),
+        (f"{AT_ONCE} callers at once", "_busy", "ratio_busy", "none set"),
+    ]
+    for label, suffix, ratio, bounded in pairs:
+        floor, call = figures[f"floor{suffix}_us"], figures[f"call{suffix}_us"]
+        table.add_row(label, f"{floor:g} us", f"{call:g} us", f"{figures[ratio]:g}", bounded)
+    Console().print(table)
