@@ -115,11 +115,12 @@ def _dispatched(tenants: Sequence[str], picture: Picture) -> Whole:
 
 
 def _limit_left(tenants: Sequence[str], picture: Picture, served: Whole) -> Whole:
-    limits = [picture.terms[tenant].limit for tenant in tenants]
-    most = np.array([UNLIMITED if limit is None else limit for limit in limits], np.int64)
-    held = np.array([picture.held.get(tenant, 0) for tenant in tenants], np.int64)
-    left: Whole = np.where(most == UNLIMITED, UNLIMITED, np.maximum(most - served - held, 0))
-    return left
+    left = []
+    for tenant, tokens in zip(tenants, served, strict=True):
+        limit = picture.terms[tenant].limit
+        taken = int(tokens) + picture.held.get(tenant, 0)
+        left.append(UNLIMITED if limit is None else max(0, limit - taken))
+    return np.array(left, np.int64)
 
 
 def _targets(tenants: Sequence[str], picture: Picture, priority: Whole, allowance: Whole) -> Targets:

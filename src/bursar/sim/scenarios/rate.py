@@ -16,24 +16,26 @@ from bursar.world import MILLISECOND_NS, SECOND_NS, World
 
 SERVERS = ("s1", "s2", "s3")
 CONTROLLERS = ("c1", "c2")
-CAPACITY = 60.0
-PERIOD_NS = SECOND_NS
-INTERVAL_NS = 200 * MILLISECOND_NS
+CAPACITY = 100.0
+PERIOD_NS = 400 * MILLISECOND_NS
+INTERVAL_NS = 100 * MILLISECOND_NS
 DRIFT_PPM = 10_000
 TERMS = {
-    "even": Terms(reservation=40, limit=60),
-    "capped": Terms(reservation=0, limit=25),
-    "free": Terms(reservation=30, limit=None),
+    "even": Terms(reservation=20, limit=30),
+    "capped": Terms(reservation=0, limit=12),
+    "free": Terms(reservation=15, limit=None),
 }
-PAUSE_MAX_NS = 25 * MILLISECOND_NS
+PAUSE_MAX_NS = 60 * MILLISECOND_NS
+WAITING = 5
 MET = 0.9
 
 
 class RateScenario(Scenario):
     """The truth: what every tenant was served, by the period it was charged to."""
 
-    duration_ns = 8 * SECOND_NS
-    settle_ns = 8 * SECOND_NS
+    duration_ns = 4 * SECOND_NS
+    settle_ns = 5 * SECOND_NS
+    session_timeout_ns = SECOND_NS
     drift_ppm = DRIFT_PPM
     server_book: type[ServerBook] = ServerBook
     controller_book: type[ControllerBook] = ControllerBook
@@ -71,7 +73,7 @@ class RateScenario(Scenario):
         while True:
             await world.clock.sleep(world.random.randrange(0, PAUSE_MAX_NS))
             for tenant in TERMS:
-                if queues.waiting(tenant) < 2:
+                for _ in range(WAITING - queues.waiting(tenant)):
                     world.spawn(self._ask(queues, tenant), f"ask.{tenant}")
 
     async def _ask(self, queues: Dispatcher, tenant: str) -> None:

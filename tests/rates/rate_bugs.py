@@ -1,0 +1,86 @@
+"""Each of the five rules of the rate protocol, taken out in turn."""
+
+from __future__ import annotations
+
+from bursar.book import Effects as ServerEffects
+from bursar.rates.controller import ControllerBook, Effects, ServerView
+from bursar.rates.messages import Grant
+from bursar.rates.server import ServerBook
+from bursar.sim.scenarios.rate import RateScenario
+
+
+class TakesAnyGrant(ServerBook):
+    """Rule 1: a server takes whatever grant arrives, however old."""
+
+    def _take(self, sender: str, grant: Grant) -> ServerEffects:
+        if grant.incarnation == self.incarnation and grant.period >= self.period:
+            self.epoch, self.sequence = min((grant.epoch, grant.sequence - 1), (self.epoch, self.sequence))
+        return super()._take(sender, grant)
+
+
+class BoundsFallOnSending(ControllerBook):
+    """Rule 2: the leader counts a smaller allowance as soon as it was sent."""
+
+    def _send(self, now, view: ServerView, rows):  # type: ignore[no-untyped-def]
+        sent = super()._send(now, view, rows)
+        view.bounds = {row.tenant: row.allowance for row in rows}
+        return sent
+
+
+class MintsAtOnce(ControllerBook):
+    """Rule 3: a new leader makes new tokens before it has heard from everyone."""
+
+    def _begin_leading(self, now: int) -> Effects:
+        effects = super()._begin_leading(now)
+        self._complete = True
+        return effects
+
+
+class ForgetsTheDead(ControllerBook):
+    """Rule 4: what a restarted server held may be given to others."""
+
+    def _bury(self, view: ServerView) -> None:
+        return None
+
+
+class OpensWithoutWaiting(ControllerBook):
+    """Rule 5: the next period begins when this clock says so, whatever other clocks say."""
+
+    def _guarded(self, duration_ns: int) -> int:
+        return duration_ns
+
+
+class CountsFromReceipt(ServerBook):
+    """Rule 5: tokens expire a period after the grant *arrived*."""
+
+    _now = 0
+
+    def receive(self, now, sender, message):  # type: ignore[no-untyped-def]
+        self._now = now
+        return super().receive(now, sender, message)
+
+    def _apply(self, grant: Grant) -> None:
+        super()._apply(grant)
+        self.expires_at = self._now + grant.time_left_ns
+
+
+BUGS = {
+    "rule 1: takes any grant": TakesAnyGrant,
+    "rule 2: bounds fall on sending": BoundsFallOnSending,
+    "rule 3: mints at once": MintsAtOnce,
+    "rule 4: forgets the dead": ForgetsTheDead,
+    "rule 5: opens without waiting": OpensWithoutWaiting,
+    "rule 5: counts from receipt": CountsFromReceipt,
+}
+
+
+def plant(bug: str) -> RateScenario:
+    scenario = RateScenario()
+    book = BUGS[bug]
+    if issubclass(book, ServerBook):
+        scenario.server_book = book
+    else:
+        scenario.controller_book = book
+    return scenario
+
+

@@ -1,0 +1,37 @@
+"""The promises of `rate` under every fault, and each rule's removal found (the rate promises)."""
+
+from __future__ import annotations
+
+import pytest
+from rate_bugs import BUGS, plant
+
+from bursar.sim.errors import RunFailedError
+from bursar.sim.scenarios import run_seed
+from bursar.sim.simulation import Simulation
+
+SEEDS = 300
+SEEDS_A_TEST = 10
+SEEDS_TO_FIND = 120
+
+
+@pytest.mark.parametrize("first", range(0, SEEDS, SEEDS_A_TEST))
+def test_no_tenant_passes_its_limit_in_any_period_under_every_fault(first: int) -> None:
+    """A failure names its seed and the command that replays it."""
+    for seed in range(first, first + SEEDS_A_TEST):
+        run_seed("rate", seed, keep=100)
+
+
+def find(bug: str) -> RunFailedError | None:
+    for seed in range(SEEDS_TO_FIND):
+        try:
+            Simulation("rate", plant(bug), seed, keep=50).run()
+        except RunFailedError as failure:
+            return failure
+    return None
+
+
+@pytest.mark.parametrize("bug", BUGS)
+def test_each_rule_taken_out_is_found_by_seeds(bug: str) -> None:
+    failure = find(bug)
+    assert failure is not None, f"{SEEDS_TO_FIND} seeds did not find {bug}"
+    assert "limit" in failure.why or "had begun" in failure.why
