@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable, Sequence
 
 from bursar.errors import JournalError
 from bursar.sim.chance import Chance, draw_ns, happens
+from bursar.sim.faults import Faults
 from bursar.sim.loop import Life, VirtualLoop, sleep_until
 from bursar.world import MICROSECOND_NS, MILLISECOND_NS
 
@@ -42,15 +43,17 @@ class File:
         self._shift += self.replaced_from - len(self.replacement)
         self.replacement = None
 
-    def crash(self, stream: random.Random) -> None:
-        """A seeded prefix survives; of a rewrite, all or nothing."""
+    def crash(self, stream: random.Random) -> int:
+        """A seeded prefix survives; of a rewrite, all or nothing. Returns how many were lost."""
         if self.replacement is not None and stream.random() < 0.5:
             self.replace()
         self.replacement = None
         unsynced = len(self.records) - self.synced
-        del self.records[self.synced + int(stream.random() * (unsynced + 1)) :]
+        kept = int(stream.random() * (unsynced + 1))
+        del self.records[self.synced + kept :]
         self.synced = len(self.records)
         self.failed = False
+        return unsynced - kept
 
 
 class Disk:
@@ -63,9 +66,9 @@ class Disk:
     def file(self, name: str) -> File:
         return self._files.setdefault(name, File())
 
-    def crash(self) -> None:
-        for name in sorted(self._files):
-            self._files[name].crash(self._stream)
+    def crash(self) -> int:
+        """Returns how many records were lost."""
+        return sum(self._files[name].crash(self._stream) for name in sorted(self._files))
 
 
 class SimJournal:
@@ -77,13 +80,13 @@ class SimJournal:
         life: Life,
         file: File,
         stream: random.Random,
-        error_rate: Callable[[], float],
+        faults: Callable[[], Faults],
     ) -> None:
         self._loop = loop
         self._life = life
         self._file = file
         self._stream = stream
-        self._error_rate = error_rate
+        self._faults = faults
 
     def append(self, record: bytes) -> None:
         self._check()
@@ -109,8 +112,12 @@ class SimJournal:
         self._file.replace()
 
     async def _wait(self) -> None:
-        await sleep_until(self._loop, self._loop.now_ns + draw_ns(self._stream, SYNC_MIN_NS, SYNC_MAX_NS))
-        if happens(self._stream, self._error_rate()):
+        faults = self._faults()
+        wait_ns = draw_ns(self._stream, SYNC_MIN_NS, SYNC_MAX_NS)
+        if happens(self._stream, faults.disk_slow):
+            wait_ns += draw_ns(self._stream, 0, faults.slow_ns // 10)
+        await sleep_until(self._loop, self._loop.now_ns + wait_ns)
+        if happens(self._stream, faults.disk_errors):
             self._file.failed = True
         self._check()
 

@@ -28,6 +28,7 @@ class Faults:
         store_lost      no reply: the request was lost, or it was done and the reply was lost
         store_slow      it takes up to `slow_ns` longer
     For each sync of a journal, a probability:
+        disk_slow       it takes up to a tenth of `slow_ns` longer
         disk_errors     it raises JournalError; the node crashes and comes back
     drift               clocks run as fast or slow as the scenario's bound allows
     outage_ns           how long cuts, clogs, pauses and crashes last, on average
@@ -45,6 +46,7 @@ class Faults:
     pauses: float = 0.0
     store_lost: float = 0.0
     store_slow: float = 0.0
+    disk_slow: float = 0.0
     disk_errors: float = 0.0
     drift: bool = False
     outage_ns: int = 500 * MILLISECOND_NS
@@ -66,6 +68,7 @@ class Faults:
             pauses=0.1,
             store_lost=0.03,
             store_slow=0.03,
+            disk_slow=0.1,
             disk_errors=0.002,
             drift=True,
         )

@@ -130,13 +130,11 @@ class Node:
         life.check()
         stream = self._around.chance.stream(f"sync/{self.name}")
         fabric = self._around.fabric
-        return SimJournal(
-            self._around.loop, life, self._disk.file(name), stream, lambda: fabric.faults.disk_errors
-        )
+        return SimJournal(self._around.loop, life, self._disk.file(name), stream, lambda: fabric.faults)
 
     def crash(self) -> None:
         """Poison the ports, lose what was not synced, and leave the tasks where they stand."""
         self.life.kill()
-        self._disk.crash()
+        lost = self._disk.crash()
         self._around.loop.bury()
-        self._around.history.add(f"{self.name}/{self.incarnation}", "crash")
+        self._around.history.add(f"{self.name}/{self.incarnation}", "crash", lost_records=lost)

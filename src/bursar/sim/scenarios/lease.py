@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
+from dataclasses import replace
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
 from bursar.book import Book, Effects
 from bursar.leases.book import HolderBook, OwnerBook
 from bursar.leases.courier import HolderNode, OwnerNode
+from bursar.sim.faults import Faults
 from bursar.sim.scenario import Boot, Scenario, require
 from bursar.sim.search import Budget, Move, SmallWorld, State
 from bursar.world import MILLISECOND_NS, SECOND_NS, World
@@ -37,6 +39,9 @@ class LeaseScenario(Scenario):
         self._holder: HolderBook | None = None
         self._looked_at: int | None = None
         self._granted_when_healed = 0
+
+    def faults(self) -> Faults:
+        return replace(Faults.everything(), crashes=1.0)  # most that can go wrong goes wrong at a crash
 
     def nodes(self) -> Mapping[str, Boot]:
         return {"owner": self._boot_owner, "holder": self._boot_holder}
