@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from fractions import Fraction
+from itertools import pairwise
 
 import pytest
 from hypothesis import given
@@ -39,7 +40,7 @@ def test_floats_and_fractions_are_weighed_exactly(total, weights):
 @given(totals, whole_weights.filter(any))
 def test_a_larger_weight_never_gets_less(total, weights):
     pairs = sorted(zip(weights, apportion(total, weights), strict=True))
-    for (light, less), (heavy, more) in zip(pairs, pairs[1:], strict=False):
+    for (light, less), (heavy, more) in pairwise(pairs):
         assert light == heavy or less <= more
 
 

@@ -62,13 +62,8 @@ def solve_with_scipy(demand: Any, capacity: Whole, reservation: Whole) -> Flow:
     if amounts.max(initial=0) >= 2**31 or granted.sum() >= 2**31:
         raise OverflowError("scipy's maximum_flow counts in 32 bits: amounts must stay below 2**31")
     heads = np.concatenate((demand.indices + tenants, np.full(servers, sink), np.arange(tenants)))
-    indptr = np.concatenate(
-        (
-            demand.indptr,
-            cells + 1 + np.arange(servers),
-            [cells + servers + tenants, cells + servers + tenants],
-        )
-    )
+    ends = np.array([cells + servers + tenants] * 2)
+    indptr = np.concatenate((demand.indptr, cells + 1 + np.arange(servers), ends))
     graph = csr_array(
         (amounts.astype(np.int32), heads.astype(np.int32), indptr.astype(np.int32)),
         shape=(sink + 1, sink + 1),

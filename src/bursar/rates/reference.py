@@ -33,7 +33,8 @@ def split_in_proportion(demand: Whole, reservation: Whole) -> Whole:
         numbers if fits else numbers.astype(object) for numbers in (demand.cumsum(axis=1), totals, granted)
     )
     rounded = (2 * upto * granted[:, None] + totals[:, None]) // np.maximum(2 * totals, 1)[:, None]
-    return np.diff(rounded.astype(np.int64), axis=1, prepend=0)
+    tokens: Whole = np.diff(rounded.astype(np.int64), axis=1, prepend=0)
+    return tokens
 
 
 @dataclass
