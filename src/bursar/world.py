@@ -83,6 +83,9 @@ class Network(Protocol):
         """Send and forget: no word whether it arrived. Never blocks; dropped when the peer's
         queue is full."""
 
+    def peers(self) -> Sequence[str]:
+        """The other nodes that this one was told of, whether they can be reached or not."""
+
 
 @dataclass(frozen=True, slots=True)
 class Stat:

@@ -14,6 +14,7 @@ from typing import Any, TypeVar
 
 from bursar.courier import Alarm
 from bursar.errors import Refused, Unknown, UsageError
+from bursar.policy.values import REFUSE, WithoutBursar
 from bursar.rates.server import ServerBook
 from bursar.world import MILLISECOND_NS, SECOND_NS, World
 
@@ -52,6 +53,7 @@ class Dispatcher:
         period_ns: int,
         capacity: float | None = None,
         concurrency: int | None = None,
+        without_bursar: WithoutBursar = REFUSE,
         dispatched: Callable[[str, int, int], None] | None = None,
     ) -> None:
         self.book = book
@@ -60,8 +62,8 @@ class Dispatcher:
         self._world = world
         self._capacity = capacity
         self._concurrency = concurrency
+        self._without_bursar = without_bursar
         self._dispatched = dispatched
-        self._index = {tenant: index for index, tenant in enumerate(book.tenants)}
         self._queues: list[deque[Waiter]] = [deque() for _ in book.tenants]
         self._waiting = 0
         self._free_at = 0
@@ -76,7 +78,7 @@ class Dispatcher:
 
     def try_take(self, tenant: str, cost: int = 1) -> bool:
         """Take tokens now or not at all. False while others of the same tenant wait."""
-        index = self._find(tenant, cost)
+        index = self._find(tenant)
         if self._queues[index]:
             return False
         future = self._join(index, cost)
@@ -87,7 +89,7 @@ class Dispatcher:
 
     async def take(self, tenant: str, cost: int, wait_ns: int) -> int:
         """Wait for one's turn, at most `wait_ns`. Returns the period that was charged."""
-        index = self._find(tenant, cost)
+        index = self._find(tenant)
         if len(self._queues[index]) >= QUEUE_MAX:
             why = f"{QUEUE_MAX} requests of {tenant} wait at {self.book.name} already"
             raise Refused(why, limit=QUEUE_MAX, remaining=0)
@@ -140,8 +142,8 @@ class Dispatcher:
         if self._concurrency is not None:
             self.pump()
 
-    def _find(self, tenant: str, cost: int) -> int:
-        index = self._index.get(tenant)
+    def _find(self, tenant: str) -> int:
+        index = self.book.index(tenant)
         if index is None:
             raise UsageError(f"tenant {tenant!r} is not in the policy; add it to the resource's tenants")
         return index
@@ -191,7 +193,17 @@ class Dispatcher:
 
     def waiting(self, tenant: str) -> int:
         """Requests of the tenant in the queue."""
-        return len(self._queues[self._index[tenant]])
+        return len(self._queues[self._find(tenant)])
+
+    def left(self, tenant: str) -> int:
+        """Tokens that the tenant has here beyond what its waiting requests need."""
+        index = self._find(tenant)
+        scheduler = self.book.scheduler
+        return int(scheduler.allowance[index] - scheduler.dispatched[index]) - len(self._queues[index])
+
+    def add_tenant(self, tenant: str, weight: int) -> None:
+        self.book.add_tenant(tenant, weight)
+        self._queues.append(deque())
 
     # -- choosing ---------------------------------------------------------------------------
 
@@ -200,7 +212,7 @@ class Dispatcher:
         if not self._waiting:
             return
         now = self._world.clock.now()
-        if not self.book.may_dispatch(now):
+        if not self.book.may_dispatch(now) and not self._goes_on_alone(now):
             return
         scheduler = self.book.scheduler
         fraction = min(1.0, (now - self.book.began_at) / self.period_ns)
@@ -210,6 +222,20 @@ class Dispatcher:
                 self._wake_in(now, LOOK_AGAIN_NS)
                 return
             self._let_go(now, index)
+
+    def _goes_on_alone(self, now: int) -> bool:
+        """A whole period without tokens: bursar cannot be reached. Do as the policy says."""
+        mode = self._without_bursar.mode
+        if mode == "refuse" or self.book.period == 0:
+            return False
+        alone_at = self.book.expires_at + (0 if self.book.alone else self.period_ns)
+        if now < alone_at:
+            self._wake_in(now, alone_at - now)
+            return False
+        rate = self._without_bursar.rate
+        self.book.go_on_alone(now, self.period_ns, rate.per(self.period_ns) if rate else None)
+        self._world.trace("rate.alone", server=self.book.name, mode=mode)
+        return True
 
     def _has_room(self, now: int) -> bool:
         if self._concurrency is not None and self.in_service >= self._concurrency:

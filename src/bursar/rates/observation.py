@@ -20,6 +20,10 @@ class Observation:
         self.busy_ns = 0
         self.since = 0
 
+    def add_tenant(self) -> None:
+        self.arrived.append(0)
+        self.ran_empty.append(True)
+
     def reset(self, now: int, pending: Sequence[int] | Whole) -> None:
         """Begin anew: a queue with something in it has not run empty yet."""
         for index in range(len(self.arrived)):

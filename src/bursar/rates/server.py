@@ -43,6 +43,10 @@ class ServerBook:
         self._reported: tuple[Row, ...] | None = None
         self._reported_to: tuple[str, int] | None = None
 
+    def index(self, tenant: str) -> int | None:
+        """The tenant's number at this server; None for one that it does not know."""
+        return self._index.get(tenant)
+
     def may_dispatch(self, now: int) -> bool:
         """Whether the tokens here are still good."""
         return now < self.expires_at
@@ -140,17 +144,30 @@ class ServerBook:
         )
         return Ack(self.name, self.incarnation, grant.epoch, grant.sequence, self.period, raised)
 
-    def go_on_alone(self, now: int, allowances: Sequence[tuple[int, int]], until: int) -> None:
-        """Serve without a controller: `allowances` are (allowance, priority) by tenant, made up
-        by the policy's `without_bursar`, and charged to no period of the controller's."""
+    def go_on_alone(self, now: int, period_ns: int, safe: int | None) -> None:
+        """Serve a period without a controller: what each tenant had last, or `safe` tokens each.
+        They are charged to no period of a controller's."""
+        scheduler = self.scheduler
+        last = [(int(a), int(p)) for a, p in zip(scheduler.allowance, scheduler.priority, strict=True)]
         if self._left is None:
-            allowed = zip(self.tenants, self.scheduler.allowance, strict=True)
-            self._left = {tenant: int(allowance) for tenant, allowance in allowed}
-        self.scheduler.open_period()
-        for index, (allowance, priority) in enumerate(allowances):
-            self.scheduler.grant(index, allowance, priority)
-        self.began_at, self.expires_at = now, until
+            self._left = {tenant: row[0] for tenant, row in zip(self.tenants, last, strict=True)}
+        scheduler.open_period()
+        for index, (allowance, priority) in enumerate(last):
+            if safe is None:
+                scheduler.grant(index, allowance, priority)
+            else:
+                scheduler.grant(index, safe)
+        self.began_at, self.expires_at = now, now + period_ns
 
     @property
     def alone(self) -> bool:
+        """Whether it serves without a controller now."""
         return self._left is not None
+
+    def add_tenant(self, tenant: str, weight: int) -> None:
+        """A tenant that the policy did not list before; it has nothing yet."""
+        index = self.scheduler.add(weight)
+        assert index == len(self.tenants), "the scheduler's tenants are the book's"
+        self.tenants = (*self.tenants, tenant)
+        self._index[tenant] = index
+        self.observed.add_tenant()

@@ -119,6 +119,10 @@ class SocketNetwork:
         else:
             route.address = parsed
 
+    def peers(self) -> list[str]:
+        """Implements `bursar.world.Network`."""
+        return sorted(self._routes)
+
     def observe(self, observer: Callable[[str, bool], None]) -> None:
         """Call `observer(peer, True)` when a peer's first connection is ready, and with False when
         its last one is gone."""

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import contextvars
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Any
@@ -60,6 +60,7 @@ class Fabric:
 
     def __init__(self, loop: VirtualLoop, chance: Chance, history: History, faults: Faults) -> None:
         self.faults = faults
+        self.names: tuple[str, ...] = ()
         self.ports: dict[str, Port] = {}
         self.cut_links: dict[Link, int] = {}
         self._loop = loop
@@ -174,6 +175,13 @@ class Port:
     def send(self, peer: str, topic: str, message: Message) -> None:
         self.life.check()
         self._fabric.transmit(Packet(self.life.name, peer, topic, encode(message)))
+
+    def peers(self) -> list[str]:
+        return sorted(name for name in self._fabric.ports if name != self.life.name)
+
+    def peers(self) -> Sequence[str]:
+        self.life.check()
+        return tuple(name for name in self._fabric.names if name != self.life.name)
 
     async def call(self, peer: str, topic: str, message: Message, reply: Any, timeout_ns: int) -> Any:
         self.life.check()
