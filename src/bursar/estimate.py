@@ -68,21 +68,17 @@ def count_recent(counts: Sequence[int], surprise: float = SURPRISE) -> tuple[int
     precision of the whole interval, one that moved is believed at once.
     """
     total, parts = 0, 0
-    for count in reversed(counts):
-        if parts and _is_surprising(count, total, parts, surprise):
+    for k in range(len(counts) - 1, -1, -1):
+        count = counts[k]
+        # Pooled, a part's rate is (total + count) / (parts + 1), and the difference of the two
+        # rates varies by that times (1 + 1 / parts). One request more or less is no surprise:
+        # arrivals at an even pace do not divide evenly.
+        off = abs(count * parts - total) - parts
+        if off > 0 and off * off > surprise * surprise * (total + count) * parts:
             break
         total += count
         parts += 1
     return total, parts
-
-
-def _is_surprising(count: int, total: int, parts: int, surprise: float) -> bool:
-    """Whether `count` in one part goes ill with `total` in `parts`. Pooled, the rate of a part is
-    (total + count) / (parts + 1); the difference then varies by that times (1 + 1 / parts). One
-    request more or less is no surprise: arrivals at an even pace do not divide evenly."""
-    off = abs(count * parts - total) - parts
-    variance = (total + count) * parts
-    return off > 0 and off * off > surprise * surprise * variance
 
 
 class Average:

@@ -1,0 +1,131 @@
+"""Experiments 1 and 2 (section IV-B): are reservations met while demand moves about?"""
+
+from __future__ import annotations
+
+import os
+import pathlib
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+
+from bursar.experiments.rates import figures
+from bursar.experiments.rates.simulation import (
+    FREQUENT,
+    NO_TOKENS,
+    PAPER,
+    WATCHFUL,
+    Control,
+    Outcome,
+    Simulation,
+)
+from bursar.experiments.rates.workload import Shape, Workload, draw_workload
+from bursar.rates.allocation import allocate
+
+SMALL = Shape(servers=8, tenants=300, active=4, rate=4_000)
+MISSED = 0.05
+SEEDS = 5
+
+CONTROLS = {
+    "5 intervals, arrivals of the last (the paper)": PAPER,
+    "5 intervals, arrivals since the last change": WATCHFUL,
+    "25 intervals, arrivals of the last": FREQUENT,
+}
+
+
+def one(out: pathlib.Path, quick: bool) -> dict[str, Any]:
+    """64 servers, 10,000 tenants, all capacity reserved, two changes of demand each."""
+    shape = SMALL if quick else Shape()
+    _compile()
+    outcomes = [_simulate(draw_workload(seed, shape), PAPER, seed) for seed in range(1, SEEDS + 1)]
+    first = outcomes[0]
+    plain = _simulate(draw_workload(1, shape), NO_TOKENS, 1)
+    step = max(1, shape.tenants // 200)
+    names = [
+        figures.draw_reservations(out / "rates-1-reservations.png", first),
+        figures.draw_changes(out / "rates-1-changes.png", first, step),
+        figures.draw_intervals(out / "rates-1-intervals.png", first, step, shape.period_s),
+    ]
+    met = [1.0 - outcome.miss() for outcome in outcomes]
+    requests = [int(outcome.served.sum()) for outcome in outcomes]
+    seconds = [outcome.simulated_s for outcome in outcomes]
+    allocation_ms = [1e3 * value for outcome in outcomes for value in outcome.allocation_s]
+    low, high = int(first.reservation.min()), int(first.reservation.max())
+    return {
+        "servers": shape.servers,
+        "tenants": shape.tenants,
+        "seeds": list(range(1, SEEDS + 1)),
+        "tenants_met_95": met,
+        "tenants_met_95_without_tokens": 1.0 - plain.miss(),
+        "requests": requests,
+        "simulated_s": seconds,
+        "allocation_ms_median": float(np.median(allocation_ms)),
+        "figures": names,
+        "table": [
+            ["", "paper", "bursar"],
+            ["servers, tenants", "64, 10,000", f"{shape.servers}, {shape.tenants:,}"],
+            ["reservations, smallest and largest", "about 120, 13,000", f"{low:,}, {high:,}"],
+            [
+                f"tenants that got at least 95 % ({SEEDS} seeds: worst, mean)",
+                "99.5 %",
+                f"{min(met):.2%}, {np.mean(met):.2%}",
+            ],
+            ["the same without tokens (round robin)", "-", f"{1.0 - plain.miss():.2%}"],
+            ["requests served in the period", "6.4 million", f"{int(np.mean(requests)):,}"],
+            ["time to simulate it (median, worst)", "-", f"{np.median(seconds):.1f} s, {max(seconds):.1f} s"],
+            ["one allocation (median)", "-", f"{np.median(allocation_ms):.2f} ms"],
+        ],
+    }
+
+
+def two(out: pathlib.Path, quick: bool) -> dict[str, Any]:
+    """Figure 4: tenants that miss 5 % or more, by active servers and changes of demand."""
+    shape = SMALL if quick else Shape()
+    active_grid = (1, 2, 4) if quick else (1, 2, 4, 8)
+    change_grid = (0, 2) if quick else (0, 1, 2, 5, 10)
+    seeds = range(1, 3 if quick else SEEDS + 1)
+    _compile()
+    cells = [
+        _measure(replace(shape, active=active, changes=changes), seeds)
+        for active in active_grid
+        for changes in change_grid
+    ]
+    name = figures.draw_errors(out / "rates-2-errors.png", cells, list(CONTROLS))
+    head = ["active servers", "changes", "intrinsic", *CONTROLS]
+    rows = [
+        [str(c["active"]), str(c["changes"]), f"{c['intrinsic']:.2%}", *(f"{c[k]:.2%}" for k in CONTROLS)]
+        for c in cells
+    ]
+    return {"runs": len(seeds), "cells": cells, "figures": [name], "table": [head, *rows]}
+
+
+def _measure(shape: Shape, seeds: range) -> dict[str, Any]:
+    """Mean error over the seeds for each way of control, and the part nobody could avoid."""
+    errors: dict[str, list[float]] = {name: [] for name in CONTROLS}
+    intrinsic = []
+    for seed in seeds:
+        workload = draw_workload(seed, shape)
+        intrinsic.append(find_intrinsic_error(workload))
+        for name, control in CONTROLS.items():
+            errors[name].append(_simulate(workload, control, seed).miss(1.0 - MISSED))
+    means = {name: float(np.mean(values)) for name, values in errors.items()}
+    return {"active": shape.active, "changes": shape.changes, "intrinsic": float(np.mean(intrinsic)), **means}
+
+
+def find_intrinsic_error(workload: Workload) -> float:
+    """Tenants that miss even if the whole period's demand is known beforehand and requests may
+    be served before they arrive: less than this is impossible for the same fair shortage."""
+    shape = workload.shape
+    best = allocate(workload.count_demand(), np.full(shape.servers, shape.capacity), workload.reservation)
+    got = best.granted - best.shortfall
+    return float((got < (1.0 - MISSED) * workload.reservation).mean())
+
+
+def _simulate(workload: Workload, control: Control, seed: int) -> Outcome:
+    return Simulation(workload, control, seed, threads=os.cpu_count() or 1).run()
+
+
+def _compile() -> None:
+    """Once, before anything is timed."""
+    tiny = Shape(servers=2, tenants=4, active=2, rate=100)
+    _simulate(draw_workload(0, tiny), PAPER, 0)
