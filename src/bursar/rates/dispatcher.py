@@ -23,6 +23,9 @@ ResultT = TypeVar("ResultT")
 AHEAD_NS = 5 * MILLISECOND_NS
 """How far ahead of its capacity a server may run, so that it need not wake for every request."""
 
+BEHIND_NS = 50 * MILLISECOND_NS
+"""How much unused time it may make up for: a busy machine wakes late, and that is not idleness."""
+
 LOOK_AGAIN_NS = 2 * MILLISECOND_NS
 """How often waiting requests that pacing holds back are looked at."""
 
@@ -254,7 +257,7 @@ class Dispatcher:
             self._busy_since = now
         self.book.observed.served += waiter.cost
         if self._capacity is not None:
-            self._free_at = max(self._free_at, now) + int(waiter.cost * SECOND_NS / self._capacity)
+            self._free_at = max(self._free_at, now - BEHIND_NS) + int(waiter.cost * SECOND_NS / self._capacity)
         if self._dispatched is not None:
             self._dispatched(self.book.tenants[index], self.book.period, waiter.cost)
         waiter.future.set_result(self.book.period)
