@@ -176,9 +176,6 @@ class Port:
         self.life.check()
         self._fabric.transmit(Packet(self.life.name, peer, topic, encode(message)))
 
-    def peers(self) -> list[str]:
-        return sorted(name for name in self._fabric.ports if name != self.life.name)
-
     def peers(self) -> Sequence[str]:
         self.life.check()
         return tuple(name for name in self._fabric.names if name != self.life.name)

@@ -65,6 +65,7 @@ class Simulation:
             name: Node(self._surroundings, name, boot, self._draw_drift(name, faults), self._task_failed)
             for name, boot in scenario.nodes().items()
         }
+        self.fabric.names = self.names
         self._nemesis = Nemesis(self)
 
     # -- what a scenario may use

@@ -177,7 +177,10 @@ class SimStore(Shorthand):
         while session == self._session and not self._expired:
             sent_ns = self._clock.now()
             try:
-                await self._ask(lambda: self._server.tree.heartbeat(self._loop.now_ns, session))
+                await self._ask(
+                    lambda: self._server.tree.heartbeat(self._loop.now_ns, session),
+                    self._timeout_ns // HEARTBEATS_PER_TIMEOUT,
+                )
             except StoreUnknownError:
                 continue
             except SessionExpiredError:
@@ -263,11 +266,12 @@ class SimStore(Shorthand):
                 self._expire()
             raise
 
-    async def _ask(self, work: Callable[[], T]) -> T:
+    async def _ask(self, work: Callable[[], T], patience_ns: int | None = None) -> T:
         """Send a request and wait for its reply, for part of the session's timeout."""
         self._life.check()
+        patience_ns = patience_ns or self._timeout_ns // REPLIES_PER_TIMEOUT
         reply: asyncio.Future[T] = self._loop.create_future()
-        deadline_ns = self._loop.now_ns + self._timeout_ns // REPLIES_PER_TIMEOUT
+        deadline_ns = self._loop.now_ns + patience_ns
         timer = self._loop.call_at_ns(deadline_ns, _give_up, reply)
         try:
             self._server.request(self._life.name, work, reply)

@@ -87,7 +87,7 @@ class SmallQuota(SmallWorld):
             yield Move("settles with nothing used", _settle)
 
     def crashed(self, name: str, book: Any, ground: Ground) -> Ground:
-        return Ground(ground.granted + granted(book), ground.waited + waited(book))
+        return Ground(ground.granted + granted(book), ground.waited + waited(book) + untold(book))
 
     def check(self, state: State) -> None:
         books: dict[str, NodeBook] = dict(zip(self.places, state.books, strict=True))
@@ -140,7 +140,14 @@ def granted(book: NodeBook) -> int:
 
 
 def waited(book: NodeBook) -> int:
+    """What requests of this life wait for."""
     return sum(request.amount for request in book.requests.values())
+
+
+def untold(book: NodeBook) -> int:
+    """Units of holds that are written and not durable: a crash may undo them."""
+    told = {answer.outcome for answer in book.answers}
+    return sum(hold.amount for number, hold in book.ledger.holds.items() if number not in told)
 
 
 def _minting(book: NodeBook) -> int:
