@@ -87,21 +87,26 @@ class Request(Generic[ItemT]):
 class _Class(Generic[ItemT]):
     """One tenant's requests under one rule. `tokens` are billionths, as of `counted_at`."""
 
-    __slots__ = ("counted_at", "key", "queue", "rate", "tokens", "version")
+    __slots__ = ("counted_at", "key", "queue", "rate", "size", "tokens", "version")
 
-    def __init__(self, key: tuple[str, str], rate: int, depth: int, now: int) -> None:
+    def __init__(self, key: tuple[str, str], rate: int, size: int, now: int) -> None:
         self.key = key
         self.rate = rate
+        self.size = size
         self.queue: deque[Request[ItemT]] = deque()
-        self.tokens = depth * SECOND_NS
+        self.tokens = size * SECOND_NS
         self.counted_at = now
         self.version = 0
 
-    def count(self, now: int, depth: int) -> None:
-        """Fill the bucket up to this moment."""
-        if now > self.counted_at:
-            self.tokens = min(depth * SECOND_NS, self.tokens + self.rate * (now - self.counted_at))
-            self.counted_at = now
+    def count(self, now: int) -> None:
+        """Fill the bucket up to this moment, and not beyond its size."""
+        filled = self.tokens + self.rate * max(0, now - self.counted_at)
+        self.tokens = min(self.size * SECOND_NS, filled)
+        self.counted_at = max(now, self.counted_at)
+
+    def charge(self, cost: int) -> None:
+        """Down to one size below empty: what idle threads gave costs no more than that."""
+        self.tokens = max(-self.size * SECOND_NS, self.tokens - cost * SECOND_NS)
 
     def due_at(self, cost: int) -> int:
         """When the bucket covers `cost`."""
@@ -136,14 +141,21 @@ class Filter(Generic[ItemT]):
 
     Invariants: every request is in one queue, from `submit` until `take` or `withdraw`; a class is
     in the heap exactly once with its present version while its queue is not empty; a bucket
-    never holds more than its depth."""
+    never holds more than its size: `depth` requests like its first, and at least `size_min`
+    tokens."""
 
     def __init__(
-        self, depth: int = DEPTH_REQUESTS, *, eager: bool = True, patience_ns: int = PATIENCE_NS
+        self,
+        depth: int = DEPTH_REQUESTS,
+        *,
+        size_min: int = 0,
+        eager: bool = True,
+        patience_ns: int = PATIENCE_NS,
     ) -> None:
         if depth < 1:
-            raise UsageError(f"a bucket's depth is at least 1 token, not {depth!r}")
+            raise UsageError(f"a bucket's depth is at least 1 request, not {depth!r}")
         self._depth = depth
+        self._size_min = size_min
         self._eager = eager
         self._patience_ns = patience_ns
         self._rules: dict[str, Rule] = {}
@@ -188,7 +200,7 @@ class Filter(Generic[ItemT]):
         self._insert(rule)
         for tenant in sorted(self._of_rule[name]):
             member = self._classes[name, tenant]
-            member.count(now, self._depth_for(member))
+            member.count(now)
             member.rate = rule.rate
             if member.queue:
                 self._push(member)
@@ -286,12 +298,13 @@ class Filter(Generic[ItemT]):
         alone = not self._waiting and not self._fallback
         if rule is None:
             return alone
-        member = self._class(rule, tenant, now)
-        depth = max(self._depth, cost)
-        member.count(now, depth)
-        if member.queue or (member.due_at(cost) > now and not (self._eager and alone)):
+        member = self._class(rule, tenant, cost, now)
+        if member.queue:
             return False
-        member.tokens = max(-depth * SECOND_NS, member.tokens - cost * SECOND_NS)
+        self._measure(member, cost, now)
+        if member.due_at(cost) > now and not (self._eager and alone):
+            return False
+        member.charge(cost)
         return True
 
     def refuse(self, tenant: str, cost: int) -> None:
@@ -339,11 +352,12 @@ class Filter(Generic[ItemT]):
 
     # Inside
 
-    def _class(self, rule: Rule, tenant: str, now: int) -> _Class[ItemT]:
+    def _class(self, rule: Rule, tenant: str, cost: int, now: int) -> _Class[ItemT]:
         key = (rule.name, tenant)
         member = self._classes.get(key)
         if member is None:
-            member = self._classes[key] = _Class(key, rule.rate, self._depth, now)
+            size = max(self._size_min, self._depth * cost)
+            member = self._classes[key] = _Class(key, rule.rate, size, now)
             self._of_rule[rule.name].add(tenant)
         return member
 
@@ -353,11 +367,11 @@ class Filter(Generic[ItemT]):
             request.home = None
             self._fallback.append(request)
             return
-        member = request.home = self._class(rule, request.tenant, now)
+        member = request.home = self._class(rule, request.tenant, request.cost, now)
         member.queue.append(request)
         if len(member.queue) == 1:
             self._waiting += 1
-            member.count(now, self._depth_for(member))
+            self._measure(member, request.cost, now)
             self._push(member)
 
     def _place_again(self, requests: Iterable[Request[ItemT]], now: int) -> None:
@@ -397,9 +411,8 @@ class Filter(Generic[ItemT]):
     def _take_class(self, member: _Class[ItemT], now: int) -> Request[ItemT]:
         heappop(self._heap)
         request = member.queue.popleft()
-        depth = max(self._depth, request.cost)
-        member.count(now, depth)
-        member.tokens = max(-depth * SECOND_NS, member.tokens - request.cost * SECOND_NS)
+        member.count(now)
+        member.charge(request.cost)
         self._trim(member.queue)
         self._requeue(member, now)
         return self._serve(request)
@@ -407,14 +420,15 @@ class Filter(Generic[ItemT]):
     def _requeue(self, member: _Class[ItemT], now: int) -> None:
         member.version += 1
         if member.queue:
-            member.count(now, self._depth_for(member))
+            self._measure(member, member.queue[0].cost, now)
             self._push(member)
         else:
             self._waiting -= 1
 
-    def _depth_for(self, member: _Class[ItemT]) -> int:
-        """A bucket holds its depth, or its first request where that is larger."""
-        return max(self._depth, member.queue[0].cost) if member.queue else self._depth
+    def _measure(self, member: _Class[ItemT], cost: int, now: int) -> None:
+        """The first request of a class says how much its bucket holds."""
+        member.size = max(self._size_min, self._depth * cost)
+        member.count(now)
 
     def _fallback_is_impatient(self, now: int) -> bool:
         if not self._fallback:

@@ -6,7 +6,7 @@ from __future__ import annotations
 from heapq import heappop, heappush
 from typing import Generic, TypeVar
 
-from bursar.shares.filter import DEPTH_REQUESTS, Filter, Request
+from bursar.shares.filter import Filter, Request
 from bursar.units import Rate
 from bursar.world import MILLISECOND_NS
 
@@ -21,8 +21,7 @@ class Gate(Generic[ItemT]):
     span and `SLACK_NS`, and one request more."""
 
     def __init__(self, capacity: Rate) -> None:
-        slack = capacity.per(SLACK_NS)
-        self.filter: Filter[ItemT] = Filter(max(DEPTH_REQUESTS, slack))
+        self.filter: Filter[ItemT] = Filter(size_min=capacity.per(SLACK_NS))
         self._capacity = capacity
         self._free_at: int | None = None
         self._deadlines: list[tuple[int, int, Request[ItemT]]] = []

@@ -1,0 +1,1 @@
+"""Where bursar meets what others built: each module speaks one system's own language."""
