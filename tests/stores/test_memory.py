@@ -97,7 +97,6 @@ async def test_memory_trees_are_shared_by_name_alone() -> None:
         ("sqlite://store.db", "absolute path"),
         ("sqlite:///", "absolute path"),
         ("sqlite:///a?mode=ro", "%3f"),
-        ("zookeeper://a,b,c/x", "not supported yet"),
         ("memory://[", "write memory://"),
     ],
 )
