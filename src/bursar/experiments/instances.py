@@ -15,7 +15,7 @@ from scipy.sparse import csr_array
 Whole = npt.NDArray[np.int64]
 Real = npt.NDArray[np.float64]
 
-_CHUNK_ROWS = 65_536
+_CHUNK_CELLS = 4_194_304
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,12 +91,9 @@ def choose_servers(
     """For each tenant `active` different servers, in random order."""
     weights = np.arange(1, servers + 1, dtype=np.float64) ** -heat
     if active * 4 >= servers or heat > 0.0:
-        return np.concatenate(
-            [
-                _choose_by_keys(rng, min(_CHUNK_ROWS, tenants - start), weights, active)
-                for start in range(0, tenants, _CHUNK_ROWS)
-            ]
-        )
+        chunk = max(_CHUNK_CELLS // servers, 1)
+        counts = [min(chunk, tenants - start) for start in range(0, tenants, chunk)]
+        return np.concatenate([_choose_by_keys(rng, count, weights, active) for count in counts])
     chosen = rng.integers(0, servers, size=(tenants, active))
     while True:
         ordered = np.sort(chosen, axis=1)

@@ -56,6 +56,7 @@ class Allocation:
     excess: Whole
     """By server: tokens placed on it less its capacity."""
     capacity: Whole
+    reservation: Whole
     exact: bool
     """False only with `top`: then `effective` may be less than the maximum."""
     demand_rows: Rows
@@ -156,7 +157,8 @@ def allocate_rows(
         _shift(rows.indptr, rows.indices, rows.values, tokens, granted, excess, threads)
     else:
         _shift_top(rows, tokens, granted, excess, top)
-    return Allocation(rows.express(tokens), granted, excess, capacity, top is None, rows, tokens)
+    result = rows.express(tokens)
+    return Allocation(result, granted, excess, capacity, reservation, top is None, rows, tokens)
 
 
 # --- the split ---------------------------------------------------------------------------------
@@ -176,8 +178,11 @@ def _split(
         if previous is None:
             return _answer(kernels.split_rows(*fixed, tokens, granted, loads[part]))
         old = previous.demand_rows
-        kept = (old.indptr, old.indices, old.values, previous.granted, previous.token_values)
-        return _answer(kernels.keep_rows(*fixed, tokens, granted, loads[part], *kept))
+        last = (old.indptr, old.indices, old.values, previous.reservation)
+        keep: Any = kernels.keep_rows
+        return _answer(
+            keep(*fixed, tokens, granted, loads[part], *last, previous.token_values, previous.granted)
+        )
 
     answers = _run(work, len(bounds))
     for status, row in answers:
@@ -200,8 +205,7 @@ def _put_in_order(rows: Rows, row: int) -> Rows:
         raise UsageError(
             f"demand row {row} names server {rows.indices.max()}: its columns go up to {rows.shape[1] - 1}"
         )
-    indptr = rows.indptr.astype(np.int64)
-    tidy = rows.form((rows.values, rows.indices.view(np.int32), indptr), shape=rows.shape)
+    tidy = rows.express(rows.values)
     tidy.sum_duplicates()
     return read_rows("demand", tidy)
 
@@ -252,6 +256,7 @@ def _shift(
     rows = np.empty(granted.size, np.uint32)
     count, quota = 0, _FIRST_QUOTA
     while _is_unbalanced(excess):
+        before = reached.copy()
         found = kernels.select_rows(*cells, back, reached, quota, chosen, rows, count)
         if found == count:
             return
@@ -261,6 +266,9 @@ def _shift(
             rows = np.arange(granted.size, dtype=np.uint32)
             count = granted.size
         kernels.shift_along_paths(*cells, back, rows[:count], excess, reached)
+        if (reached == before).all():
+            # Every row that leads out of these servers was in the search, and it found no more.
+            return
         quota *= _QUOTA_GROWTH
 
 

@@ -66,7 +66,7 @@ def allocate_allowances(
     old = (previous.reserved, previous.rest) if previous is not None else (None, None)
     reserved = allocate_rows(rows, capacities, reservations, old[0], threads=threads)
     rows = reserved.demand_rows
-    left = Rows(rows.shape, rows.indptr, rows.indices, rows.values - reserved.token_values, rows.form)
+    left = rows.with_values(rows.values - reserved.token_values)
     free = np.maximum(-reserved.excess, 0)
     wanted = np.where(unlimited, 0, limits - reserved.granted)
     rest = allocate_rows(left, free, wanted, old[1], threads=threads)

@@ -125,28 +125,29 @@ def _same_row(first, last, indices, demand, old_first, old_last, old_indices, ol
 @njit(cache=True, nogil=True)
 def keep_rows(
     indptr, indices, demand, reservation, start, stop, tokens, granted, load,
-    old_indptr, old_indices, old_demand, old_granted, old_tokens,
+    old_indptr, old_indices, old_demand, old_reservation, old_tokens, old_granted,
 ):  # fmt: skip
-    """As `split_rows`, but a row with the demand and the grant of last time keeps its tokens."""
+    """As `split_rows`, but a row with the demand and reservation of last time keeps its tokens."""
     everything = 0.0
     for i in range(start, stop):
         first, last = indptr[i], indptr[i + 1]
         old_first, old_last = old_indptr[i], old_indptr[i + 1]
-        status, total = _check_row(first, last, load.size, indices, demand)
-        if status != FINE:
-            return status, i
-        grant = min(total, reservation[i])
+        if reservation[i] == old_reservation[i] and _same_row(
+            first, last, indices, demand, old_first, old_last, old_indices, old_demand
+        ):
+            grant = old_granted[i]
+            for k in range(last - first):
+                tokens[first + k] = old_tokens[old_first + k]
+        else:
+            status, total = _check_row(first, last, load.size, indices, demand)
+            if status != FINE:
+                return status, i
+            grant = min(total, reservation[i])
+            _split_row(i, first, last, demand, total, grant, tokens)
         granted[i] = grant
         everything += grant
         if everything > TOTAL_MAX:
             return BAD_TOTAL, i
-        if grant == old_granted[i] and _same_row(
-            first, last, indices, demand, old_first, old_last, old_indices, old_demand
-        ):
-            for k in range(last - first):
-                tokens[first + k] = old_tokens[old_first + k]
-        else:
-            _split_row(i, first, last, demand, total, grant, tokens)
         for c in range(first, last):
             load[indices[c]] += tokens[c]
     return FINE, -1

@@ -24,8 +24,8 @@ class Rows:
     indptr: npt.NDArray[np.uint64]
     indices: npt.NDArray[np.uint32]
     values: Whole
-    form: Any
-    """The caller's sparse class, or None for a dense array."""
+    form: Any = None
+    """The caller's sparse class; None for a dense array."""
 
     def express(self, values: Whole) -> Any:
         """The same cells with other values, in the caller's form."""
@@ -35,6 +35,9 @@ class Rows:
             return dense
         indptr = self.indptr.astype(np.int32 if self.indices.size < 2**31 else np.int64)
         return self.form((values, self.indices.view(np.int32), indptr), shape=self.shape)
+
+    def with_values(self, values: Whole) -> Rows:
+        return Rows(self.shape, self.indptr, self.indices, values, self.form)
 
     def row_of_cells(self) -> Whole:
         return np.repeat(np.arange(self.shape[0]), np.diff(self.indptr).astype(np.int64))
@@ -53,7 +56,7 @@ def read_rows(name: str, matrix: Any) -> Rows:
     cells = int(indptr[-1])
     indices, values = np.empty(cells, np.uint32), np.empty(cells, np.int64)
     kernels.pack_rows(whole, indptr, indices, values)
-    return Rows((whole.shape[0], whole.shape[1]), indptr, indices, values, None)
+    return Rows((whole.shape[0], whole.shape[1]), indptr, indices, values)
 
 
 def _read_sparse(name: str, matrix: Any) -> Rows:
