@@ -95,12 +95,11 @@ _COPIERS: dict[type, Callable[[Any, Memo], Any] | None] = {
 
 
 def _choose_copier(kind: type) -> Callable[[Any, Memo], Any] | None:
-    for container, copier in tuple(_COPIERS.items()):
-        if copier is not None and container in (list, dict, set, deque) and issubclass(kind, container):
-            raise TypeError(f"{kind.__name__} derives from {container.__name__}: a book keeps plain ones")
-    if issubclass(kind, (*_SHARED, BuiltinFunctionType)) or _is_frozen(kind):
+    if issubclass(kind, (list, dict, set, deque)):
+        raise TypeError(f"{kind.__name__} derives from a container: a book keeps plain ones")
+    if issubclass(kind, _SHARED) or _is_frozen(kind):
         return None
-    if issubclass(kind, MethodType):
+    if issubclass(kind, (MethodType, BuiltinFunctionType)):
         raise TypeError("a book keeps no bound methods: a copy would still act on the original")
     return _clone_slots if _slots_of(kind) else _clone_object
 
@@ -174,6 +173,6 @@ def _choose_freezer(kind: type) -> Callable[[Any], Hashable]:
         return _freeze_dataclass
     if issubclass(kind, tuple):
         return _freeze_items
-    if issubclass(kind, (Enum, type, FunctionType, BuiltinFunctionType, int, float, str, bytes)):
+    if issubclass(kind, (Enum, type, FunctionType, int, float, str, bytes)):
         return _same
     return _freeze_slots if _slots_of(kind) else _freeze_object

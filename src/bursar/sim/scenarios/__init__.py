@@ -24,7 +24,8 @@ def scenario_names() -> list[str]:
 
 def make_scenario(name: str) -> Scenario:
     """A fresh scenario for one run."""
-    scenario = _find(name, "SCENARIO")()
+    make = _find(name, "SCENARIO")
+    scenario = make() if callable(make) else make
     if not isinstance(scenario, Scenario):
         raise UsageError(f"{name} is no scenario: derive it from bursar.sim.scenario.Scenario")
     return scenario
@@ -32,7 +33,8 @@ def make_scenario(name: str) -> Scenario:
 
 def make_small_world(name: str) -> SmallWorld:
     """The small world of a scenario, to be searched."""
-    world = _find(name, "SMALL_WORLD")()
+    make = _find(name, "SMALL_WORLD")
+    world = make() if callable(make) else make
     if not isinstance(world, SmallWorld):
         raise UsageError(f"{name} is no small world: derive it from bursar.sim.search.SmallWorld")
     return world
