@@ -1,0 +1,88 @@
+"""bursar hands out shares of whatever is contended, ahead of time, so that using one is local.
+
+    b = await bursar.connect("policy.toml")            # or "bursar://host:7070"
+    async with b.resource("cache").acquire("acme", wait=0.2) as grant: ...
+
+`bursar.sync` is the same without `await`.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+from bursar.errors import (
+    BursarError,
+    CrashedError,
+    FormatError,
+    JournalError,
+    NetworkError,
+    NoAnswerError,
+    PolicyError,
+    Refused,
+    RemoteError,
+    StoreError,
+    Unknown,
+    UnreachableError,
+    UsageError,
+)
+from bursar.resource import Acquisition, Explanation, Grant, Resource
+
+if TYPE_CHECKING:
+    from bursar import sync
+    from bursar.policy import Policy
+    from bursar.policy import Tls as Tls
+    from bursar.policy import load as load_policy
+    from bursar.runtime.client import Bursar, connect
+
+__version__ = "0.1.0"
+
+__all__ = [
+    "Acquisition",
+    "Bursar",
+    "BursarError",
+    "CrashedError",
+    "Explanation",
+    "FormatError",
+    "Grant",
+    "JournalError",
+    "NetworkError",
+    "NoAnswerError",
+    "Policy",
+    "PolicyError",
+    "Refused",
+    "RemoteError",
+    "Resource",
+    "StoreError",
+    "Tls",
+    "Unknown",
+    "UnreachableError",
+    "UsageError",
+    "connect",
+    "load_policy",
+    "sync",
+]
+
+_LATER = {
+    "Bursar": ("bursar.runtime.client", "Bursar"),
+    "Policy": ("bursar.policy", "Policy"),
+    "Tls": ("bursar.policy", "Tls"),
+    "connect": ("bursar.runtime.client", "connect"),
+    "load_policy": ("bursar.policy", "load"),
+    "sync": ("bursar.sync", None),
+}
+"""Loaded when first used, so that `import bursar` stays quick."""
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _LATER:
+        raise AttributeError(f"module 'bursar' has no attribute {name!r}")
+    module_name, attribute = _LATER[name]
+    module = import_module(module_name)
+    found = module if attribute is None else getattr(module, attribute)
+    globals()[name] = found
+    return found
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

@@ -2,7 +2,7 @@
 
 A frame is four bytes of length, then a msgpack array of kind, number, topic and body:
 
-    HELLO    0       ""     [version, name, incarnation]   the first frame of either side
+    HELLO    0       ""     [version, name, incarnation]   the first frame of either side, the dialler's first
     CALL     number  topic  message                        wants the REPLY or FAILURE of that number
     SEND     0       topic  message                        wants nothing
     REPLY    number  ""     message

@@ -93,6 +93,12 @@ class Link(asyncio.Protocol):
             self.cut("full", "this node has as many connections as it takes; try again later")
             return
         self._transport.set_write_buffer_limits(high=self._network.limits.queue_max_bytes)
+        if self._host is not None:
+            self._say_hello()
+
+    def _say_hello(self) -> None:
+        """Who dialled says hello first; who was dialled only to those it takes, so that a caller
+        whose connection is ready has been accepted."""
         self._write(frames.encode(HELLO, 0, "", self._network.hello))
 
     def keep_alive(self) -> None:
@@ -188,6 +194,8 @@ class Link(asyncio.Protocol):
         if problem is not None:
             self.cut("identity", problem)
             return
+        if self._host is None:
+            self._say_hello()
         self.peer, self.incarnation = hello.name, hello.incarnation
         self._waiting_since = None
         self._network.introduce(self)
@@ -214,7 +222,9 @@ class Link(asyncio.Protocol):
 
     async def call(self, topic: str, message: Message, reply: Any, timeout_ns: int) -> Any:
         """As `Network.call`, on a connection that is ready."""
-        if self._full or not self._open:
+        if not self._open:
+            raise UnreachableError(f"{self.peer}: {self.why_closed or 'the connection is closing'}")
+        if self._full:
             raise UnreachableError(f"{self.peer} reads too slowly: its queue is full, nothing was sent")
         self._number = number = self._number + 1
         frame = frames.encode(CALL, number, topic, message)

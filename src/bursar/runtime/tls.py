@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from bursar.errors import UsageError
+from bursar.policy.names import is_loopback
 from bursar.policy.values import Tls
 
 
@@ -48,3 +49,12 @@ def is_named(certificate: Mapping[str, Any], name: str) -> bool:
     one program share a certificate and tell themselves apart by what follows."""
     names = names_in(certificate)
     return name in names or name.partition("/")[0] in names
+
+
+def check_client_address(host: str, address: str, tls: Tls | None) -> None:
+    """Refuse to speak in clear to another machine."""
+    if tls is None and not is_loopback(address):
+        raise UsageError(
+            f"{host} is another machine and there is no TLS: pass tls=Tls(cert=..., key=..., ca=...) "
+            "(docs/security.md)"
+        )

@@ -45,9 +45,13 @@ class Node:
         self._disk = ThreadPoolExecutor(1, thread_name_prefix=f"{name}-journal")
         self._closing = False
 
+    @property
+    def alive(self) -> bool:
+        return not self._closing and not self.failure.done()
+
     def spawn(self, work: Coroutine[Any, Any, Any], name: str) -> asyncio.Task[Any]:
         """Implements `bursar.world.Spawn`."""
-        if self._closing or self.failure.done():
+        if not self.alive:
             work.close()
             raise CrashedError(f"node {self.name} is down")
         task = asyncio.get_running_loop().create_task(work, name=f"{self.name}.{name}")

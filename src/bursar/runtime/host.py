@@ -1,0 +1,116 @@
+"""The resources of a policy, opened on one node: what the daemon serves and what is embedded."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from bursar.errors import BursarError, UsageError
+from bursar.policy import Policy
+from bursar.policy.values import ResourcePolicy
+from bursar.resource import Resource
+from bursar.runtime import kinds, logs
+from bursar.runtime.world import LiveWorld, open_world
+
+STOP_TIMEOUT_S = 1.0
+TOKEN_MIN = 16
+
+
+class Host:
+    """One node and its resources. `policy` is the one in force."""
+
+    def __init__(self, world: LiveWorld, policy: Policy) -> None:
+        self.world = world
+        self.policy = policy
+        self.resources: dict[str, Resource] = {}
+        self.policies: dict[str, ResourcePolicy] = {}
+
+    @classmethod
+    async def open(cls, policy: Policy, *, listen: str | None = None) -> Host:
+        """Open the node and start every resource. Raises BursarError; then nothing is left open.
+        A node with peers listens where the policy says, so that they can reach it."""
+        daemon = policy.daemon
+        world = await open_world(
+            daemon.name,
+            state=daemon.state,
+            listen=listen or (daemon.listen if daemon.peers else None),
+            peers=daemon.peers,
+            tls=daemon.tls,
+            store=policy.store,
+            session_timeout_ns=daemon.session_timeout_ns,
+        )
+        host = cls(world, policy)
+        try:
+            for resource in policy.resources.values():
+                await host.add(resource)
+        except BaseException:
+            await host.close()
+            raise
+        return host
+
+    async def add(self, policy: ResourcePolicy) -> None:
+        resource = kinds.open_resource(self.world, policy)
+        await resource.start()
+        self.resources[policy.name] = resource
+        self.policies[policy.name] = policy
+
+    async def remove(self, name: str) -> None:
+        resource = self.resources.pop(name)
+        del self.policies[name]
+        await self._stop(resource)
+
+    async def _stop(self, resource: Resource) -> None:
+        try:
+            async with asyncio.timeout(STOP_TIMEOUT_S):
+                await resource.stop()
+        except TimeoutError:
+            logs.warning("resource.stop_timeout", resource=resource.name, after_s=STOP_TIMEOUT_S)
+
+    async def apply(self, policy: Policy) -> Mapping[str, str]:
+        """Take a changed policy: what was done to each resource that differs. A resource whose kind
+        cannot change while it runs, or that refuses the change, keeps the terms it has."""
+        done: dict[str, str] = {}
+        for name in [name for name in self.resources if name not in policy.resources]:
+            await self.remove(name)
+            done[name] = "removed"
+        for name, wanted in policy.resources.items():
+            if self.policies.get(name) != wanted:
+                done[name] = await self._change(name, wanted)
+        if (policy.daemon, policy.store) != (self.policy.daemon, self.policy.store):
+            done["daemon"] = "changed in the file; restart to apply it"
+        self.policy = policy
+        return done
+
+    async def _change(self, name: str, wanted: ResourcePolicy) -> str:
+        try:
+            if name not in self.resources:
+                await self.add(wanted)
+                return "added"
+            if wanted.kind != self.policies[name].kind:
+                return "not changed: a resource keeps its kind; restart to apply it"
+            reconfigure: Any = getattr(self.resources[name], "reconfigure", None)
+            if reconfigure is None:
+                return f"not changed: the kind {wanted.kind} cannot change while it runs; restart to apply it"
+            await reconfigure(wanted)
+        except BursarError as error:
+            return f"not changed: {error}"
+        self.policies[name] = wanted
+        return "changed"
+
+    async def close(self) -> None:
+        """Stop every resource, each within a second, all at once; then the node."""
+        await asyncio.gather(*(self._stop(resource) for resource in self.resources.values()))
+        await self.world.close()
+
+
+def read_token(path: str) -> str:
+    """The token in a file: its first line."""
+    try:
+        lines = Path(path).read_text(encoding="utf-8").splitlines()
+    except (OSError, UnicodeDecodeError) as error:
+        raise UsageError(f"the token file {path} cannot be read: {error}") from error
+    if not lines or len(lines[0].strip()) < TOKEN_MIN:
+        raise UsageError(f"the token file {path} must begin with a line of at least {TOKEN_MIN} characters")
+    return lines[0].strip()

@@ -1,0 +1,51 @@
+"""Where the code of a kind is: loaded when a policy first names it, so that nobody pays for the
+kinds they do not use.
+
+The module of a kind has `open_resource(world, name, policy) -> Resource`. Beyond `Resource`, a
+kind may offer:
+
+    async def reconfigure(policy)        take a changed policy without losing what is granted
+    async def lost(grant)                a client that held `grant` is gone; without this the grant
+                                         is released with everything counted as used
+    def claim(names, tenant, *, wait, key) -> Acquisition
+                                         acquire named things (the claim kind)
+    prefetch_tokens, prefetch_ns         so many tokens may be handed to a client ahead of use,
+                                         which returns what is left after so long
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+
+from bursar.errors import UsageError
+from bursar.policy.values import ResourcePolicy
+from bursar.resource import Resource
+from bursar.world import World
+
+MODULES = {
+    "rate": "bursar.rates.resource",
+    "share": "bursar.shares.resource",
+    "pool": "bursar.pools.resource",
+    "quota": "bursar.quotas.resource",
+    "claim": "bursar.claims.resource",
+}
+EXTRAS = {"rate": "rates", "share": "shares", "pool": "pools"}
+
+
+def open_resource(world: World, policy: ResourcePolicy) -> Resource:
+    """The resource of a policy, not started yet. Raises UsageError if its kind cannot be loaded."""
+    kind = policy.kind
+    try:
+        module = import_module(MODULES[kind])
+    except ModuleNotFoundError as error:
+        raise _explain(policy.name, kind, error) from error
+    resource: Resource = module.open_resource(world, policy.name, policy)
+    return resource
+
+
+def _explain(name: str, kind: str, error: ModuleNotFoundError) -> UsageError:
+    missing = error.name or ""
+    if MODULES[kind].startswith(missing):
+        return UsageError(f"resource {name}: the kind {kind!r} is not part of this version of bursar")
+    remedy = f"pip install 'bursar[{EXTRAS.get(kind, 'all')}]'"
+    return UsageError(f"resource {name}: the kind {kind!r} needs the package {missing}: {remedy}")

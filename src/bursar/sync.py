@@ -1,0 +1,247 @@
+"""bursar without `await`: the same nouns and verbs for programs that do not use asyncio.
+
+    b = bursar.sync.connect("policy.toml")
+    with b.resource("cache").acquire("acme", wait=0.2): ...
+
+One background thread runs the event loop on which everything is decided; a call hands its question
+over and waits for the answer. It may be used from any number of threads.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import threading
+from collections.abc import Awaitable, Callable, Mapping
+from concurrent.futures import Future
+from types import TracebackType
+from typing import Any, TypeVar
+
+from bursar import resource as asynchronous
+from bursar.errors import UsageError
+from bursar.policy import Policy, Tls
+from bursar.resource import Explanation
+from bursar.runtime import client
+from bursar.runtime.loops import new_event_loop
+
+__all__ = ["Acquisition", "Bursar", "Grant", "Resource", "connect"]
+
+T = TypeVar("T")
+CLOSE_TIMEOUT_S = 5.0
+
+
+class _LoopThread:
+    """An event loop in a thread of its own."""
+
+    def __init__(self) -> None:
+        self._loop = new_event_loop()
+        self._thread = threading.Thread(target=self._run, name="bursar", daemon=True)
+        self._closed = False
+        self._thread.start()
+
+    def _run(self) -> None:
+        asyncio.set_event_loop(self._loop)
+        self._loop.run_forever()
+
+    def wait_for(self, work: Awaitable[T]) -> T:
+        if self._closed:
+            if asyncio.iscoroutine(work):
+                work.close()
+            raise UsageError("this connection is closed; call bursar.sync.connect again")
+        if threading.current_thread() is self._thread:
+            raise UsageError("bursar.sync was called from its own event loop; use bursar.connect there")
+        future: Future[T] = asyncio.run_coroutine_threadsafe(_await(work), self._loop)
+        try:
+            return future.result()
+        except BaseException:
+            # Ctrl-C while waiting: nobody wants the answer any more.
+            future.cancel()
+            raise
+
+    def call(self, function: Callable[..., T], *args: Any) -> T:
+        """Run a plain function on the loop: what it touches belongs to the loop's thread."""
+
+        async def run() -> T:
+            return function(*args)
+
+        return self.wait_for(run())
+
+    def stop(self) -> None:
+        if not self._closed:
+            self._closed = True
+            self._loop.call_soon_threadsafe(self._loop.stop)
+            self._thread.join(CLOSE_TIMEOUT_S)
+            self._loop.close()
+
+
+async def _await(work: Awaitable[T]) -> T:
+    return await work
+
+
+class Grant:
+    """As `bursar.Grant`."""
+
+    def __init__(self, grant: asynchronous.Grant, thread: _LoopThread) -> None:
+        self._grant = grant
+        self._thread = thread
+
+    @property
+    def resource(self) -> str:
+        return self._grant.resource
+
+    @property
+    def tenant(self) -> str:
+        return self._grant.tenant
+
+    @property
+    def amount(self) -> int:
+        return self._grant.amount
+
+    @property
+    def fence(self) -> Mapping[str, int]:
+        return self._grant.fence
+
+    @property
+    def fallback(self) -> str | None:
+        return self._grant.fallback
+
+    @property
+    def closed(self) -> bool:
+        return self._grant.closed
+
+    @property
+    def used(self) -> int | None:
+        return self._grant.used
+
+    def settle(self, used: int) -> None:
+        self._grant.settle(used)
+
+    def release(self) -> None:
+        self._thread.wait_for(self._grant.release())
+
+    def __enter__(self) -> Grant:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._thread.wait_for(self._grant.__aexit__(kind, error, trace))
+
+    def __repr__(self) -> str:
+        return repr(self._grant)
+
+
+class Acquisition:
+    """As `bursar.Acquisition`: use it in `with`, or call `take()` for a grant that you release."""
+
+    def __init__(self, acquisition: asynchronous.Acquisition, thread: _LoopThread) -> None:
+        self._acquisition = acquisition
+        self._thread = thread
+        self._grant: Grant | None = None
+
+    def take(self) -> Grant:
+        return Grant(self._thread.wait_for(self._acquisition), self._thread)
+
+    def __enter__(self) -> Grant:
+        self._grant = self.take()
+        return self._grant
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        assert self._grant is not None, "entered before"
+        self._grant.__exit__(kind, error, trace)
+
+
+class Resource:
+    """As `bursar.Resource`."""
+
+    def __init__(self, resource: asynchronous.Resource, thread: _LoopThread) -> None:
+        self._resource = resource
+        self._thread = thread
+
+    @property
+    def name(self) -> str:
+        return self._resource.name
+
+    @property
+    def kind(self) -> str:
+        return self._resource.kind
+
+    def acquire(
+        self, tenant: str, amount: int = 1, *, wait: float = 0.0, key: str | None = None
+    ) -> Acquisition:
+        return Acquisition(self._resource.acquire(tenant, amount, wait=wait, key=key), self._thread)
+
+    def try_acquire(self, tenant: str, amount: int = 1) -> Grant | None:
+        """From what is here already. No network is involved, but the loop's thread is: some tens of
+        microseconds."""
+        grant = self._thread.call(self._resource.try_acquire, tenant, amount)
+        return None if grant is None else Grant(grant, self._thread)
+
+
+class Bursar:
+    """As `bursar.Bursar`."""
+
+    def __init__(self, bursar: client.Bursar, thread: _LoopThread) -> None:
+        self._bursar = bursar
+        self._thread = thread
+
+    @property
+    def resources(self) -> tuple[str, ...]:
+        return self._bursar.resources
+
+    def resource(self, name: str) -> Resource:
+        return Resource(self._bursar.resource(name), self._thread)
+
+    def claim(
+        self, *names: str, tenant: str, wait: float = 0.0, key: str | None = None, resource: str | None = None
+    ) -> Acquisition:
+        acquisition = self._bursar.claim(*names, tenant=tenant, wait=wait, key=key, resource=resource)
+        return Acquisition(acquisition, self._thread)
+
+    def explain(self, resource: str, tenant: str) -> Explanation:
+        return self._thread.wait_for(self._bursar.explain(resource, tenant))
+
+    def statistics(self, resource: str) -> Mapping[str, Any]:
+        return self._thread.wait_for(self._bursar.statistics(resource))
+
+    def fallbacks(self, resource: str) -> Mapping[str, int]:
+        return self._bursar.fallbacks(resource)
+
+    def close(self) -> None:
+        """Closing again does nothing."""
+        if not self._thread._closed:
+            try:
+                self._thread.wait_for(self._bursar.close())
+            finally:
+                self._thread.stop()
+
+    def __enter__(self) -> Bursar:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def __repr__(self) -> str:
+        return repr(self._bursar)
+
+
+def connect(
+    target: str | os.PathLike[str] | Policy,
+    *,
+    name: str | None = None,
+    tls: Tls | None = None,
+    token: str | None = None,
+    timeout: float = client.CONNECT_TIMEOUT_S,
+) -> Bursar:
+    """As `bursar.connect`."""
+    thread = _LoopThread()
+    try:
+        opening = client.connect(target, name=name, tls=tls, token=token, timeout=timeout)
+        return Bursar(thread.wait_for(opening), thread)
+    except BaseException:
+        thread.stop()
+        raise
