@@ -1,8 +1,9 @@
 """bursar's SQLite store beside raw sqlite3 transactions of the same durability, in one run.
 
 The floor does the least that makes the same change durable: one connection, write-ahead log, full
-sync, `BEGIN IMMEDIATE`, one statement a node, `COMMIT`, no threads, no event loop, no sessions, no
-watches. Rounds of both alternate on the same disk, so that what else the machine does meets both.
+sync, `BEGIN IMMEDIATE`, one statement for each node and one for the revision, `COMMIT`; no thread,
+no event loop, no sessions, no watches, and it blocks its caller. Rounds of both alternate on the
+same disk, so that what else the machine does meets both. The event loop is the daemon's.
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ from rich.console import Console
 from rich.table import Table
 
 from bursar.runtime.clock import BootClock
+from bursar.runtime.loops import new_event_loop
 from bursar.stores.sqlite import SqliteStore
 from bursar.world import SECOND_NS, Operation, Set
 
@@ -55,6 +57,8 @@ class RawFloor:
             "PRAGMA journal_mode = WAL",
             "PRAGMA synchronous = FULL",
             "CREATE TABLE nodes (path TEXT PRIMARY KEY, data BLOB, version INTEGER) WITHOUT ROWID",
+            "CREATE TABLE store (revision INTEGER)",
+            "INSERT INTO store VALUES (1)",
         ):
             self.execute(statement)
         rows = [(f"/{number}", DATA) for number in range(NODES)]
@@ -69,14 +73,14 @@ class RawFloor:
                     "UPDATE nodes SET data = ?, version = version + 1 WHERE path = ?",
                     (DATA, f"/{(number + offset) % NODES}"),
                 )
-            self.execute("COMMIT")
+            self._commit()
 
     def create(self, count: int) -> None:
         for _ in range(count):
             self._created += 1
             self.execute("BEGIN IMMEDIATE")
             self.execute("INSERT INTO nodes VALUES (?, ?, 0)", (f"/new-{self._created:010d}", DATA))
-            self.execute("COMMIT")
+            self._commit()
 
     def get(self, count: int) -> None:
         for number in range(count):
@@ -84,6 +88,10 @@ class RawFloor:
 
     def close(self) -> None:
         self._connection.close()
+
+    def _commit(self) -> None:
+        self.execute("UPDATE store SET revision = revision + 1")
+        self.execute("COMMIT")
 
 
 class OurStore:
@@ -120,8 +128,11 @@ class OurStore:
 def run(quick: bool) -> dict[str, Any]:
     """Measure, print a table, return the figures: microseconds an operation, and the ratios."""
     rounds, scale = (7, 1) if quick else (15, 4)
-    with tempfile.TemporaryDirectory(prefix="bursar-bench-") as folder:
-        rows = asyncio.run(_measure(Path(folder), rounds, scale))
+    with (
+        tempfile.TemporaryDirectory(prefix="bursar-bench-") as folder,
+        asyncio.Runner(loop_factory=new_event_loop) as runner,
+    ):
+        rows = runner.run(_measure(Path(folder), rounds, scale))
     _print(rows)
     met = all(row["ratio"] <= RATIO_MAX for row in rows if row["target"])
     return {"rows": rows, "ratio_max": RATIO_MAX, "met": met}

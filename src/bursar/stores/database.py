@@ -84,7 +84,6 @@ class Database:
             check_same_thread=False,
         )
         self._execute = self._connection.execute
-        self._execute_many = self._connection.executemany
         self._execute("PRAGMA synchronous = FULL")
         self._execute("PRAGMA trusted_schema = OFF")
         self._version = -1
@@ -265,20 +264,18 @@ class Database:
         if not draft.touched:
             return
         self._changed = True
-        placed = [_split(path) + node for path, node in draft.changes.items() if node is not None]
-        removed = [_split(path) for path, node in draft.changes.items() if node is None]
-        if placed:
-            self._execute_many(_PLACE, placed)
-        if removed:
-            self._execute_many(_REMOVE, removed)
+        for path, node in draft.changes.items():
+            if node is None:
+                self._execute(_REMOVE, _split(path))
+            else:
+                self._execute(_PLACE, _split(path) + node)
+            self._remember(path, node)
         paths = "\n".join(draft.touched)
         named = paths if len(paths) <= CHANGE_MAX_CHARS else None
         self._execute("INSERT INTO changes VALUES (?, ?)", (draft.revision, named))
         if draft.revision % CHANGES_PRUNED_EVERY == 0:
             self._execute("DELETE FROM changes WHERE revision <= ?", (draft.revision - CHANGES_KEPT,))
         self._revision = draft.revision
-        for path, node in draft.changes.items():
-            self._remember(path, node)
 
     def _remember(self, path: str, node: Node | None) -> None:
         if len(self._nodes) >= REMEMBERED_NODES_MAX:

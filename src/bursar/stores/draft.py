@@ -24,7 +24,7 @@ from bursar.errors import (
     VersionError,
 )
 from bursar.stores.bounds import SEQUENCE_DIGITS, SEQUENCE_MAX, parent_of
-from bursar.world import Check, CheckAbsent, Create, Delete, Operation, Set, Stat
+from bursar.world import Check, Create, Delete, Operation, Set, Stat
 
 Result = str | Stat | None
 
@@ -82,17 +82,16 @@ class Draft:
             self._delete(Delete(path))
 
     def _apply(self, operation: Operation) -> Result:
-        match operation:
-            case Create():
-                return self._create(operation)
-            case Set():
-                return self._set(operation)
-            case Delete():
-                self._delete(operation)
-            case Check():
-                self._expect(operation.path, operation.version)
-            case CheckAbsent():
-                self._expect_absent(operation.path)
+        if isinstance(operation, Set):
+            return self._set(operation)
+        if isinstance(operation, Create):
+            return self._create(operation)
+        if isinstance(operation, Delete):
+            self._delete(operation)
+        elif isinstance(operation, Check):
+            self._expect(operation.path, operation.version)
+        else:
+            self._expect_absent(operation.path)
         return None
 
     def _create(self, operation: Create) -> str:
@@ -115,7 +114,9 @@ class Draft:
 
     def _set(self, operation: Set) -> Stat:
         node = self._expect(operation.path, operation.version)
-        node = node._replace(data=operation.data, version=node.version + 1, modified=self.revision)
+        node = Node(
+            operation.data, node.version + 1, node.created, self.revision, *node[4:]
+        )  # not _replace: it takes three times as long
         self._write(operation.path, node)
         return node.stat()
 

@@ -10,6 +10,8 @@ from bursar.world import SECOND_NS
 
 APPLICATION_ID = 0x42757273  # "Burs"
 SCHEMA_VERSION = 1
+PAGE_BYTES = 2048
+"""A change dirties two pages or three; smaller ones make its commit measurably shorter."""
 LOCK_PATIENCE_NS = 5 * SECOND_NS
 """How long a change waits for other processes' changes before it fails, with nothing done."""
 
@@ -70,6 +72,7 @@ def _inspect(connection: sqlite3.Connection, path: str) -> bool:
 
 def _create(connection: sqlite3.Connection, path: str) -> None:
     """Lay out the tables, unless another process was faster."""
+    connection.execute(f"PRAGMA page_size = {PAGE_BYTES}")
     (mode,) = connection.execute("PRAGMA journal_mode = WAL").fetchone()
     if mode != "wal":
         raise StoreError(

@@ -134,7 +134,7 @@ class SqliteStore(Shorthand):
         finally:
             self._closed = True
             self._expire(session)
-            await asyncio.to_thread(self._writer.stop)
+            await self._writer.stop()
             await asyncio.to_thread(self._reader.close)
 
     # Between the event loop and the file

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import functools
+import os
 import queue
 import sqlite3
 import threading
 import time
+from collections import deque
 from collections.abc import Callable
 from typing import Any
 
@@ -29,6 +32,9 @@ Outcome = tuple["asyncio.Future[Any]", Any, BaseException | None]
 class Writer:
     """Runs changes one group at a time, each group in one transaction.
 
+    Answers go back to the event loop through an eventfd of the store's own, which takes half as
+    long as `call_soon_threadsafe`: a commit is short enough for that to show.
+
     A change that the tree does not allow fails alone: it wrote nothing. What the file or the disk
     does fails the whole group: before the commit nothing happened, during it nobody knows.
     """
@@ -47,6 +53,9 @@ class Writer:
         self._now = now
         self._on_heartbeat = on_heartbeat
         self._loop = asyncio.get_running_loop()
+        self._calls: deque[Callable[[], None]] = deque()
+        self._wakeup = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
+        self._loop.add_reader(self._wakeup, self._run_calls)
         self._changes: queue.SimpleQueue[Change | None] = queue.SimpleQueue()
         self._group: list[Change] = []
         self._session = 0
@@ -71,11 +80,13 @@ class Writer:
         """Send heartbeats for this session from now on."""
         self._session = session
 
-    def stop(self) -> None:
+    async def stop(self) -> None:
         """Finish what was submitted and end the thread."""
         self._stopping = True
         self._changes.put(None)
-        self._thread.join()
+        await asyncio.to_thread(self._thread.join)
+        self._loop.remove_reader(self._wakeup)
+        os.close(self._wakeup)
 
     def _run(self) -> None:
         try:
@@ -93,23 +104,22 @@ class Writer:
         while True:
             self._group = self._take_group()
             if self._group:
-                self._tell(_settle, self._commit(database, self._group))
+                self._tell(functools.partial(_settle, self._commit(database, self._group)))
             elif self._stopping:
                 return
             self._tend(database)
 
     def _take_group(self) -> list[Change]:
         """The changes that wait; the first is waited for until something else is due."""
-        group: list[Change] = []
         try:
             change = self._changes.get(timeout=self._pause_s())
-            while change is not None:
-                group.append(change)
-                if len(group) == GROUP_MAX:
-                    break
-                change = self._changes.get_nowait()
         except queue.Empty:
-            pass
+            return []
+        group = [] if change is None else [change]
+        while len(group) < GROUP_MAX and not self._changes.empty():
+            change = self._changes.get_nowait()
+            if change is not None:
+                group.append(change)
         return group
 
     def _pause_s(self) -> float:
@@ -132,14 +142,18 @@ class Writer:
             return [(future, None, unknown) for _, future in group]
         return outcomes
 
-    def _tell(self, callback: Callable[..., None], *arguments: Any) -> None:
-        """Call back on the event loop. One that closed left its store behind: the thread ends."""
-        try:
-            self._loop.call_soon_threadsafe(callback, *arguments)
-        except RuntimeError:
-            if not self._loop.is_closed():
-                raise
+    def _tell(self, call: Callable[[], None]) -> None:
+        """Run `call` on the event loop. One that closed left its store behind: the thread ends."""
+        if self._loop.is_closed():
             self._stopping = True
+            return
+        self._calls.append(call)
+        os.eventfd_write(self._wakeup, 1)
+
+    def _run_calls(self) -> None:
+        os.eventfd_read(self._wakeup)
+        while self._calls:
+            self._calls.popleft()()
 
     def _tend(self, database: Database) -> None:
         """Heartbeat and sweep when they are due. What the file does not allow now is tried again
@@ -160,7 +174,7 @@ class Writer:
         if session:
             sent_ns = self._now()
             alive = database.beat(session)
-            self._tell(self._on_heartbeat, session, alive, sent_ns)
+            self._tell(functools.partial(self._on_heartbeat, session, alive, sent_ns))
 
     def _sweep(self, database: Database) -> None:
         database.begin_reading()
@@ -179,7 +193,7 @@ class Writer:
             change = self._changes.get_nowait()
             if change is not None:
                 waiting.append((change[1], None, failure))
-        self._tell(_settle, waiting)
+        self._tell(functools.partial(_settle, waiting))
 
 
 def _run_change(database: Database, change: Change) -> Outcome:
