@@ -62,6 +62,11 @@ class Allocation:
     demand_rows: Rows
     token_values: Whole
 
+    @property
+    def outcome(self) -> tuple[Whole, Whole, Whole]:
+        """What a warm start needs besides the demand."""
+        return self.reservation, self.token_values, self.granted
+
     @cached_property
     def effective(self) -> int:
         """Phi: the tokens that can be consumed, over all servers."""
@@ -173,16 +178,17 @@ def _split(
     bounds = _share_rows(tenants, threads)
     loads = np.zeros((len(bounds), servers), np.int64)
 
+    old = rows if previous is None else previous.demand_rows
+    last = (granted, tokens, granted) if previous is None else previous.outcome
+    split: Any = kernels.split_rows
+
     def work(part: int) -> tuple[int, int]:
-        fixed = (rows.indptr, rows.indices, rows.values, reservation, *bounds[part])
-        if previous is None:
-            return _answer(kernels.split_rows(*fixed, tokens, granted, loads[part]))
-        old = previous.demand_rows
-        last = (old.indptr, old.indices, old.values, previous.reservation)
-        keep: Any = kernels.keep_rows
-        return _answer(
-            keep(*fixed, tokens, granted, loads[part], *last, previous.token_values, previous.granted)
+        status, row = split(
+            *(rows.indptr, rows.indices, rows.values, reservation, *bounds[part]),
+            *(tokens, granted, loads[part]),
+            *(previous is not None, old.indptr, old.indices, old.values, *last),
         )
+        return int(status), int(row)
 
     answers = _run(work, len(bounds))
     for status, row in answers:
@@ -193,10 +199,6 @@ def _split(
     if len(bounds) > 1 and loads.sum(dtype=np.float64) > kernels.TOTAL_MAX:
         raise _explain_bad_row(kernels.BAD_TOTAL, rows, tenants - 1)
     return rows, tokens, granted, loads.sum(axis=0) - capacity
-
-
-def _answer(answer: Any) -> tuple[int, int]:
-    return int(answer[0]), int(answer[1])
 
 
 def _put_in_order(rows: Rows, row: int) -> Rows:

@@ -34,123 +34,85 @@ _BASE, _REACHED, _OUTSIDE, _WANTED = 1, 2, 4, 8
 # --- the split (algorithm 3) -------------------------------------------------------------------
 
 
-@njit(cache=True, nogil=True, inline="always")
-def _check_row(first, last, servers, indices, demand):
-    """(status, total): whether the row's servers rise within bounds and its demands are from
-    zero to VALUE_MAX, with a sum up to TOTAL_MAX."""
-    total = 0
-    high = 0
-    wrong = 0
-    for c in range(first, last):
-        wanted = demand[c]
-        wrong |= wanted | (VALUE_MAX - wanted)
-        total += wanted
-        high += wanted >> 32
-    before = -1
-    disorder = 0
-    for c in range(first, last):
-        j = np.int64(indices[c])
-        disorder |= j - before - 1
-        before = j
-    if (disorder | (servers - 1 - before)) < 0:
-        return BAD_ORDER, 0
-    if wrong < 0:
-        return BAD_VALUE, 0
-    if high > (TOTAL_MAX >> 32):
-        return BAD_TOTAL, 0
-    return FINE, total
-
-
-@njit(cache=True, nogil=True, inline="always")
-def _split_row(i, first, last, demand, total, granted, tokens):
-    """Tokens in proportion to demand: whole, summing to `granted`, never above demand.
-
-    Rounds the running sum instead of each cell, so nothing is lost and nothing needs sorting.
-    The phase differs from row to row: with one for all the same servers would gain each time.
-    """
-    turn = i * _PHASE_STEP
-    phase = _PHASE_MARGIN + (1.0 - 2.0 * _PHASE_MARGIN) * (turn - np.floor(turn))
-    ratio = granted / total if total > 0 else 0.0
-    seen = 0
-    placed = 0
-    if total < _SMALL_TOTAL:
-        for c in range(first, last):
-            seen += demand[c]
-            upto = np.int64(seen * ratio + phase)
-            tokens[c] = upto - placed
-            placed = upto
-        return
-    # Floating point cannot tell all neighbouring whole numbers apart here: hold each running
-    # sum where the cell stays within its demand and the rest of the row can still take the rest.
-    for c in range(first, last):
-        seen += demand[c]
-        upto = max(np.int64(seen * ratio + phase), placed, granted - (total - seen))
-        upto = min(upto, placed + demand[c], granted)
-        tokens[c] = upto - placed
-        placed = upto
-
-
 @njit(cache=True, nogil=True)
-def split_rows(indptr, indices, demand, reservation, start, stop, tokens, granted, load):
-    """Split the rows from start to stop: fills `tokens` and `granted`, adds to `load`.
-    Returns (status, the row where it went wrong)."""
+def split_rows(
+    indptr, indices, demand, reservation, start, stop, tokens, granted, load,
+    warm, old_indptr, old_indices, old_demand, old_reservation, old_tokens, old_granted,
+):  # fmt: skip
+    """Check and split the rows from start to stop: fills `tokens` and `granted`, adds to `load`.
+    Returns (status, the row where it went wrong). If `warm`, rows with the demand and reservation
+    of last time keep the tokens of last time.
+
+    The split is in proportion to demand, whole, with the right sum and never above demand: it
+    rounds the running sum instead of each cell, so nothing is lost and nothing needs sorting. The
+    phase of the rounding differs from row to row: with one for all the same servers would gain
+    each time.
+
+    (All in one function: calls, even inlined ones, cost a third more.)
+    """
+    servers = load.size
     everything = 0.0
-    for i in range(start, stop):
-        first, last = indptr[i], indptr[i + 1]
-        status, total = _check_row(first, last, load.size, indices, demand)
-        if status != FINE:
-            return status, i
+    for i in range(np.uint64(start), np.uint64(stop)):
+        first, last = indptr[i], indptr[i + np.uint64(1)]
+        if warm and reservation[i] == old_reservation[i]:
+            before, after = old_indptr[i], old_indptr[i + np.uint64(1)]
+            different = np.int64(last - first != after - before)
+            for k in range(np.uint64(0) if different else last - first):
+                different |= demand[first + k] ^ old_demand[before + k]
+                different |= np.int64(indices[first + k]) ^ np.int64(old_indices[before + k])
+            if different == 0:
+                granted[i] = old_granted[i]
+                everything += old_granted[i]
+                for k in range(last - first):
+                    kept = old_tokens[before + k]
+                    tokens[first + k] = kept
+                    load[indices[first + k]] += kept
+                continue
+        total = 0
+        high = 0
+        wrong = 0
+        disorder = 0
+        previous = -1
+        for c in range(first, last):
+            wanted = demand[c]
+            total += wanted
+            high += wanted >> 32
+            wrong |= wanted | (VALUE_MAX - wanted)
+            j = np.int64(indices[c])
+            disorder |= j - previous - 1
+            previous = j
+        if (disorder | (servers - 1 - previous)) < 0:
+            return BAD_ORDER, i
+        if wrong < 0:
+            return BAD_VALUE, i
         grant = min(total, reservation[i])
         granted[i] = grant
         everything += grant
-        if everything > TOTAL_MAX:
+        if high > (TOTAL_MAX >> 32) or everything > TOTAL_MAX:
             return BAD_TOTAL, i
-        _split_row(i, first, last, demand, total, grant, tokens)
+        turn = np.float64(i) * _PHASE_STEP
+        phase = _PHASE_MARGIN + (1.0 - 2.0 * _PHASE_MARGIN) * (turn - np.floor(turn))
+        ratio = grant / total if total > 0 else 0.0
+        seen = 0
+        placed = 0
+        if total < _SMALL_TOTAL:
+            for c in range(first, last):
+                seen += demand[c]
+                upto = np.int64(seen * ratio + phase)
+                tokens[c] = upto - placed
+                load[indices[c]] += upto - placed
+                placed = upto
+            continue
+        # Floating point cannot tell all neighbouring whole numbers apart here: hold each running
+        # sum where the cell stays within its demand and the rest of the row can take the rest.
         for c in range(first, last):
-            load[indices[c]] += tokens[c]
-    return FINE, -1
-
-
-@njit(cache=True, nogil=True, inline="always")
-def _same_row(first, last, indices, demand, old_first, old_last, old_indices, old_demand):
-    if last - first != old_last - old_first:
-        return False
-    different = np.int64(0)
-    for k in range(last - first):
-        different |= demand[first + k] ^ old_demand[old_first + k]
-        different |= np.int64(indices[first + k]) ^ np.int64(old_indices[old_first + k])
-    return different == 0
-
-
-@njit(cache=True, nogil=True)
-def keep_rows(
-    indptr, indices, demand, reservation, start, stop, tokens, granted, load,
-    old_indptr, old_indices, old_demand, old_reservation, old_tokens, old_granted,
-):  # fmt: skip
-    """As `split_rows`, but a row with the demand and reservation of last time keeps its tokens."""
-    everything = 0.0
-    for i in range(start, stop):
-        first, last = indptr[i], indptr[i + 1]
-        old_first, old_last = old_indptr[i], old_indptr[i + 1]
-        if reservation[i] == old_reservation[i] and _same_row(
-            first, last, indices, demand, old_first, old_last, old_indices, old_demand
-        ):
-            grant = old_granted[i]
-            for k in range(last - first):
-                tokens[first + k] = old_tokens[old_first + k]
-        else:
-            status, total = _check_row(first, last, load.size, indices, demand)
-            if status != FINE:
-                return status, i
-            grant = min(total, reservation[i])
-            _split_row(i, first, last, demand, total, grant, tokens)
-        granted[i] = grant
-        everything += grant
-        if everything > TOTAL_MAX:
-            return BAD_TOTAL, i
-        for c in range(first, last):
-            load[indices[c]] += tokens[c]
-    return FINE, -1
+            seen += demand[c]
+            upto = max(np.int64(seen * ratio + phase), placed, grant - (total - seen))
+            upto = min(upto, placed + demand[c], grant)
+            tokens[c] = upto - placed
+            load[indices[c]] += upto - placed
+            placed = upto
+    return FINE, np.uint64(0)
 
 
 # --- direct shifts (paths of length one) -------------------------------------------------------
@@ -181,7 +143,7 @@ def shift_direct(indptr, indices, demand, tokens, granted, excess, start, stop):
 
     Of a row's two sides the shorter gives or takes all it can; on the longer one the server
     that is furthest off comes first, so that those near balance remain for rows without a
-    choice. (All in one function: a call for each row would count references to each array.)
+    choice. (All in one function, as above.)
     """
     over, under = sum_excess(excess)
     left = min(over, under)
@@ -213,7 +175,18 @@ def shift_direct(indptr, indices, demand, tokens, granted, excess, start, stop):
                     part = min(tokens[c], max(excess[j], 0))
                     tokens[c] -= part
                     excess[j] -= part
-                _fill_largest(first, last, indices, demand, tokens, excess, offered)
+                while offered > 0:
+                    best = first
+                    most = 0
+                    for c in range(first, last):
+                        e = -excess[indices[c]]
+                        if e > most and tokens[c] < demand[c]:
+                            best = c
+                            most = e
+                    part = min(offered, demand[best] - tokens[best], most)
+                    tokens[best] += part
+                    excess[indices[best]] += part
+                    offered -= part
             else:
                 left -= fillable
                 for c in range(first, last):
@@ -221,40 +194,19 @@ def shift_direct(indptr, indices, demand, tokens, granted, excess, start, stop):
                     part = min(demand[c] - tokens[c], max(-excess[j], 0))
                     tokens[c] += part
                     excess[j] += part
-                _offer_largest(first, last, indices, tokens, excess, fillable)
+                while fillable > 0:
+                    best = first
+                    most = 0
+                    for c in range(first, last):
+                        e = excess[indices[c]]
+                        if e > most and tokens[c] > 0:
+                            best = c
+                            most = e
+                    part = min(fillable, tokens[best], most)
+                    tokens[best] -= part
+                    excess[indices[best]] -= part
+                    fillable -= part
         ceiling = min(floor, ceiling)
-
-
-@njit(cache=True, nogil=True, inline="always")
-def _fill_largest(first, last, indices, demand, tokens, excess, amount):
-    while amount > 0:
-        best = first
-        most = 0
-        for c in range(first, last):
-            e = -excess[indices[c]]
-            if e > most and tokens[c] < demand[c]:
-                best = c
-                most = e
-        part = min(amount, demand[best] - tokens[best], most)
-        tokens[best] += part
-        excess[indices[best]] += part
-        amount -= part
-
-
-@njit(cache=True, nogil=True, inline="always")
-def _offer_largest(first, last, indices, tokens, excess, amount):
-    while amount > 0:
-        best = first
-        most = 0
-        for c in range(first, last):
-            e = excess[indices[c]]
-            if e > most and tokens[c] > 0:
-                best = c
-                most = e
-        part = min(amount, tokens[best], most)
-        tokens[best] -= part
-        excess[indices[best]] -= part
-        amount -= part
 
 
 # --- longer shift paths ------------------------------------------------------------------------
