@@ -439,6 +439,22 @@ def test_a_pace_of_its_own_lets_a_small_allowance_go_at_once():
     assert len(s.choose_many(100, 0.0)) == 20
 
 
+def test_the_scheduler_says_when_a_paced_tenant_may_go_on():
+    s = Scheduler([1, 1], burst=0.05)
+    assert s.find_release() is None
+    s.arrive(0, 1000)
+    s.grant(0, 200)
+    assert len(s.choose_many(1000, 0.1)) == 10
+    release = s.find_release()
+    assert release is not None and 0.1 < release < 0.11
+    assert s.choose(release - 0.0001) == -1
+    assert s.choose(release) == 0
+    s.grant(0, 11)
+    assert s.choose(1.0) == -1
+    assert s.find_release() is None
+    assert Scheduler([1]).find_release() is None
+
+
 @pytest.mark.parametrize(
     "call",
     [

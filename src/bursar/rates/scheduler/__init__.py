@@ -165,6 +165,15 @@ class Scheduler:
         filled = kernels.choose_many(self._table, self._heads, self._state, self._ticks(now_fraction), chosen)
         return chosen[: int(filled)]
 
+    def find_release(self) -> float | None:
+        """How much of the period will have passed when the next paced tenant may go on. None if
+        time alone changes nothing before the next period: then only an arrival or a grant does,
+        so a caller that was told -1 need not ask again before."""
+        if not self._paced:
+            return None
+        tick = int(kernels.find_release(self._heads, self._state))
+        return None if tick == kernels.NOBODY else tick / kernels.PERIOD_TICKS
+
     @property
     def pending(self) -> Whole:
         """Requests that wait, by tenant. Like the next three a read-only view of this moment:
@@ -229,6 +238,7 @@ def compile_kernels() -> None:
     scheduler.price(0, 1)
     scheduler.choose(0.0)
     scheduler.choose_many(1, 0.0)
+    scheduler.find_release()
 
 
 def _check_weight(weight: int) -> int:

@@ -227,3 +227,12 @@ def choose_many(table: Whole, heads: Whole, state: Whole, now: int, chosen: Whol
             return k
         chosen[k] = tenant
     return chosen.size
+
+
+@njit(cache=True, nogil=True)
+def find_release(heads: Whole, state: Whole) -> Any:
+    """The tick at which the next paced tenant may go on, or NOBODY. At most SLOTS looks."""
+    for slot in range(state[SLOT], SLOTS):
+        if heads[_WHEEL + slot] != NOBODY:
+            return slot * _SLOT_TICKS
+    return NOBODY
