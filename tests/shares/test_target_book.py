@@ -91,13 +91,16 @@ def test_caps_bound_what_is_owed():
 
 
 def test_a_tenant_that_used_its_tokens_is_taken_to_want_more():
-    book = make_book({"a": 1, "b": 3})
-    book.close_served({"a": 10, "b": 10}, INTERVAL_NS)
-    lines = book.close_served({"a": 96, "b": 2}, INTERVAL_NS).lines
-    assert lines["a"].demand == 100 and lines["b"].demand == 2
-    assert lines["a"].final == 98
+    book = make_book({"a": 1, "b": 1})
+    assert finals(book.close({"a": 500, "b": 500})) == {"a": 50, "b": 50}
+    lines = book.close_served({"a": 48, "b": 20}, INTERVAL_NS).lines
+    assert lines["a"].demand == 100 and lines["b"].demand == 20
+    assert (lines["a"].final, lines["b"].final) == (80, 20)
+    lines = book.close_served({"b": 10}, INTERVAL_NS).lines
+    assert lines["a"].demand == 100, "one interval without I/O may be a slice of the kernel's"
     lines = book.close_served({"a": 50, "b": 2}, INTERVAL_NS).lines
-    assert lines["a"].demand == 50, "it left tokens unused: that is what it wants"
+    assert lines["a"].demand == 50, "it left tokens unused twice: that is what it wants"
+    assert "a" not in book.close_served({"b": 2}, INTERVAL_NS).lines
 
 
 def test_usage_is_measured_against_the_time_that_really_passed():

@@ -91,6 +91,7 @@ class TargetBook:
         self._half_life = None if half_life_ns is None else max(1, half_life_ns // interval_ns)
         self._given_for_ns = 0
         self._given = 0
+        self._full: set[str] = set()
         self._slots: dict[str, int] = {}
         self._names: list[str] = []
         self._weight = np.zeros(0)
@@ -186,17 +187,24 @@ class TargetBook:
 
     def close_served(self, served: Mapping[str, int], elapsed_ns: int) -> Handout:
         """Close an interval of which only the served I/O is known: a tenant that used nearly all
-        of its tokens is taken to want as much as the target can do."""
-        demand: dict[str, int] = {}
+        of its tokens is taken to want as much as the target can do.
+
+        In this interval or in the one before: kernels let I/O go in slices as long as an
+        interval, so a backlogged tenant may show nothing in one and twice its tokens in another."""
         whole = max(1, self.capacity.per(self.interval_ns))
-        for tenant, used in served.items():
-            demand[tenant] = used
-            line = self.handout.lines.get(tenant)
-            if line is not None and isinstance(used, int):
-                granted = line.rate * elapsed_ns // SECOND_NS
-                if used >= BACKLOGGED_PART * granted and used > 0:
-                    demand[tenant] = max(used, whole)
-        return self.close(demand)
+        demand: dict[str, int] = dict(served)
+        full: set[str] = set()
+        for tenant, line in self.handout.lines.items():
+            used = served.get(tenant, 0)
+            if not isinstance(used, int) or isinstance(used, bool) or used < 0:
+                continue
+            if used and used >= BACKLOGGED_PART * (line.rate * elapsed_ns // SECOND_NS):
+                full.add(tenant)
+            if tenant in full or tenant in self._full:
+                demand[tenant] = max(used, whole)
+        handout = self.close(demand)
+        self._full = full
+        return handout
 
     def close(self, demand: Mapping[str, int]) -> Handout:
         """Close an interval, in which each tenant wanted so many tokens, and hand out the next

@@ -49,6 +49,7 @@ async def serve(config: Config) -> Report:
     device = Device(Path(config.directory), config.rate_bytes)
     server = StorageServer(Path(config.socket), device, scheduler, config.threads)
     world = await open_world("storage")
+    world.failure.add_done_callback(lambda _: ended.set())
     target = start_target(world, config, scheduler)
     samples: list[Sample] = []
     world.spawn(take_samples(world, config, scheduler, target, samples), "samples")
@@ -59,6 +60,8 @@ async def serve(config: Config) -> Report:
         await target.stop()
     server.close()
     await world.close()
+    if world.failure.done():
+        raise BursarError(f"the loop failed: {world.failure.result()}")
     return make_report(config, target, samples)
 
 

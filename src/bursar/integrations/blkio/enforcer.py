@@ -1,0 +1,124 @@
+"""The share's loop over cgroups: bytes from the controller's counters, limits into its files."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from bursar.errors import BursarError
+from bursar.integrations.blkio.groups import Bytes, Controller, GroupMissingError
+from bursar.integrations.blkio.guard import Guard
+from bursar.shares.book import Handout
+from bursar.shares.target import Seen
+
+CHANGE_PART = 0.03
+"""A limit is rewritten when it changes by more than this part."""
+
+OTHER_PART = 0.05
+"""What the direction that was not used is left of a tenant's rate, so that it can begin."""
+
+
+FLOOR_BYTES = 1024 * 1024
+"""The lowest limit, bytes a second. Only served I/O is seen here: a tenant held back to nothing
+would look like one that wants nothing, and stay there."""
+
+QUIET_INTERVALS = 10
+"""A quiet tenant's limit stays for so long: it may only be between two of the kernel's slices."""
+
+
+class GroupEnforcer:
+    """Implements `bursar.shares.target.Enforcer` for groups of one device.
+
+    A tenant's tokens pay for reads and writes alike, but the kernel limits each on its own: the
+    rate is divided as the tenant divided its I/O in the interval before."""
+
+    def __init__(
+        self, controller: Controller, device: str, groups: Mapping[str, str], guard: Guard | None = None
+    ) -> None:
+        self._controller = controller
+        self._device = device
+        self._groups = dict(groups)
+        self._guard = guard
+        self._counts: dict[str, Bytes] = {}
+        self._read_part: dict[str, float] = {}
+        self._limits: dict[str, tuple[int, int]] = {}
+        self._quiet: dict[str, int] = {}
+
+    async def collect(self) -> Seen:
+        served: dict[str, int] = {}
+        problems: list[str] = []
+        for tenant in self._groups:
+            try:
+                self._collect_one(tenant, served, problems)
+            except BursarError as error:
+                # Begin anew when it comes back: what it did meanwhile is not known.
+                self._counts.pop(tenant, None)
+                self._limits.pop(tenant, None)
+                problems.append(f"tenant {tenant!r}: {error}")
+        return Seen(served=served, problems=tuple(problems))
+
+    def _collect_one(self, tenant: str, served: dict[str, int], problems: list[str]) -> None:
+        now = self._controller.read(self._groups[tenant], self._device)
+        before = self._counts.get(tenant)
+        self._counts[tenant] = now
+        if before is None:
+            return  # the first reading is where counting begins
+        read, written = now.read - before.read, now.written - before.written
+        if read < 0 or written < 0:
+            self._limits.pop(tenant, None)
+            problems.append(
+                f"tenant {tenant!r}: its counters went backwards; it is left out of this interval"
+            )
+            return
+        if read + written:
+            served[tenant] = read + written
+            self._read_part[tenant] = read / (read + written)
+
+    async def apply(self, handout: Handout) -> None:
+        if self._guard is not None:
+            self._guard.ensure()
+        failures = []
+        for tenant, group in self._groups.items():
+            line = handout.lines.get(tenant)
+            try:
+                if line is None:
+                    self._lift(tenant, group)
+                else:
+                    self._limit(tenant, group, line.rate)
+            except GroupMissingError:
+                self._limits.pop(tenant, None)  # `collect` tells of it
+            except BursarError as error:
+                failures.append(str(error))
+        if failures:
+            raise BursarError("; ".join(failures))
+
+    def _limit(self, tenant: str, group: str, rate: int) -> None:
+        self._quiet[tenant] = 0
+        part = self._read_part.get(tenant, 0.5)
+        limits = (
+            max(FLOOR_BYTES, round(rate * max(part, OTHER_PART))),
+            max(FLOOR_BYTES, round(rate * max(1 - part, OTHER_PART))),
+        )
+        if not _is_close(self._limits.get(tenant), limits):
+            self._controller.limit(group, self._device, *limits)
+            self._limits[tenant] = limits
+
+    def _lift(self, tenant: str, group: str) -> None:
+        self._quiet[tenant] = self._quiet.get(tenant, 0) + 1
+        if self._quiet[tenant] < QUIET_INTERVALS:
+            return
+        if self._limits.pop(tenant, None) is not None:
+            self._controller.unlimit(group, self._device)
+
+    async def release(self) -> None:
+        """Lift every limit of these groups, whoever set it."""
+        for group in self._groups.values():
+            self._controller.unlimit(group, self._device)
+        self._limits.clear()
+        if self._guard is not None:
+            self._guard.dismiss()
+
+
+def _is_close(old: tuple[int, int] | None, new: tuple[int, int]) -> bool:
+    if old is None:
+        return False
+    return all(abs(a - b) <= CHANGE_PART * max(a, b) for a, b in zip(old, new, strict=True))
