@@ -168,44 +168,58 @@ def shift_direct(indptr, indices, demand, tokens, granted, excess, start, stop):
                 fillable += min(demand[c] - held, max(-e, 0))
             if offered == 0 or fillable == 0:
                 continue
+            best = first
+            most = 0
             if offered <= fillable:
                 left -= offered
                 for c in range(first, last):
                     j = indices[c]
-                    part = min(tokens[c], max(excess[j], 0))
-                    tokens[c] -= part
-                    excess[j] -= part
-                while offered > 0:
-                    best = first
+                    e = excess[j]
+                    held = tokens[c]
+                    part = min(held, max(e, 0))
+                    tokens[c] = held - part
+                    excess[j] = e - part
+                    if -e > most and held < demand[c]:
+                        best = c
+                        most = -e
+                while True:
+                    part = min(offered, demand[best] - tokens[best], most)
+                    tokens[best] += part
+                    excess[indices[best]] += part
+                    offered -= part
+                    if offered == 0:
+                        break
                     most = 0
                     for c in range(first, last):
                         e = -excess[indices[c]]
                         if e > most and tokens[c] < demand[c]:
                             best = c
                             most = e
-                    part = min(offered, demand[best] - tokens[best], most)
-                    tokens[best] += part
-                    excess[indices[best]] += part
-                    offered -= part
             else:
                 left -= fillable
                 for c in range(first, last):
                     j = indices[c]
-                    part = min(demand[c] - tokens[c], max(-excess[j], 0))
-                    tokens[c] += part
-                    excess[j] += part
-                while fillable > 0:
-                    best = first
+                    e = excess[j]
+                    held = tokens[c]
+                    part = min(demand[c] - held, max(-e, 0))
+                    tokens[c] = held + part
+                    excess[j] = e + part
+                    if e > most and held > 0:
+                        best = c
+                        most = e
+                while True:
+                    part = min(fillable, tokens[best], most)
+                    tokens[best] -= part
+                    excess[indices[best]] -= part
+                    fillable -= part
+                    if fillable == 0:
+                        break
                     most = 0
                     for c in range(first, last):
                         e = excess[indices[c]]
                         if e > most and tokens[c] > 0:
                             best = c
                             most = e
-                    part = min(fillable, tokens[best], most)
-                    tokens[best] -= part
-                    excess[indices[best]] -= part
-                    fillable -= part
         ceiling = min(floor, ceiling)
 
 
