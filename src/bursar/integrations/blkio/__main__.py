@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import signal
 import sys
 from pathlib import Path
 
@@ -13,8 +12,7 @@ from bursar.errors import BursarError, UsageError
 from bursar.integrations.blkio.enforcer import GroupEnforcer
 from bursar.integrations.blkio.groups import V1_WARNING, find_controller, find_device
 from bursar.integrations.blkio.guard import Guard
-from bursar.runtime import logs
-from bursar.runtime.world import open_world
+from bursar.integrations.running import run_target
 from bursar.shares.book import TargetBook, TenantTerms
 from bursar.shares.capacity import CapacityProbe
 from bursar.shares.target import Target
@@ -47,14 +45,14 @@ START_BYTES = 64 * 1024 * 1024
 def main() -> int:
     try:
         config = msgspec.json.decode(Path(sys.argv[1]).read_bytes(), type=Config)
-        asyncio.run(serve(config))
+        asyncio.run(run_target("blkio", lambda world: make_target(config, world)))
     except (OSError, IndexError, msgspec.MsgspecError, BursarError) as error:
         print(f"error: {error}", file=sys.stderr)
         return 1
     return 0
 
 
-def make_target(config: Config, world: World) -> Target:
+async def make_target(config: Config, world: World) -> Target:
     """The target of a configuration, with the limits of any life before lifted."""
     controller = find_controller(Path(config.root))
     device = find_device(config.device)
@@ -75,27 +73,6 @@ def make_target(config: Config, world: World) -> Target:
     said = "estimated" if probe else f"{write_size(config.capacity_bytes or 0)}/s"
     print(f"ready: device {device}, capacity {said}, {len(groups)} groups", flush=True)
     return Target(world, device, book, enforcer, probe=probe)
-
-
-async def serve(config: Config) -> None:
-    """Until it is told to end, or fails; its limits go with it either way."""
-    logs.configure(level="warning")
-    ended = asyncio.Event()
-    for number in (signal.SIGTERM, signal.SIGINT):
-        asyncio.get_running_loop().add_signal_handler(number, ended.set)
-    world = await open_world("blkio")
-    world.failure.add_done_callback(lambda _: ended.set())
-    try:
-        target = make_target(config, world)
-        target.start()
-        try:
-            await ended.wait()
-        finally:
-            await target.stop()
-        if world.failure.done():
-            raise BursarError(f"the loop failed: {world.failure.result()}")
-    finally:
-        await world.close()
 
 
 if __name__ == "__main__":
