@@ -63,5 +63,5 @@ EARLY = "a credit applied before its journal sync"
 
 SCENARIOS = {TWICE: TwiceScenario, HASTY: HastyScenario, EARLY: EarlyScenario}
 SMALL_WORLDS = {TWICE: SmallTwice, HASTY: SmallHasty, EARLY: SmallEarly}
-FINDINGS = {TWICE: "tokens are known of", HASTY: "at the same time", EARLY: "tokens are known of"}
+FINDINGS = {TWICE: "tokens", HASTY: "at the same time", EARLY: "tokens"}
 """What each of them breaks."""

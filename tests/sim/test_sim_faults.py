@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import random
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import fields
@@ -30,11 +29,11 @@ def test_everything_is_off_unless_given() -> None:
 
 
 def test_a_seed_takes_a_part_of_the_faults() -> None:
-    chosen = [Faults.everything().some(random.Random(seed)) for seed in range(50)]
+    chosen = [Faults.everything().some(Chance(seed)) for seed in range(50)]
     for name in rates(Faults()):
         on = sum(bool(getattr(faults, name)) for faults in chosen)
         assert 20 < on < 50, name
-    assert not any(rates(Faults().some(random.Random(1))).values())
+    assert not any(rates(Faults().some(Chance(1))).values())
 
 
 def test_each_purpose_has_its_own_chance() -> None:

@@ -177,3 +177,62 @@ def test_a_crashed_nodes_session_lives_until_its_timeout() -> None:
 
     run_nodes({"a": boot}, crash)
     assert seen == [True, False]
+
+
+def read_while_another_writes(faults: Faults, sync: bool, seed: int) -> list[tuple[int, int]]:
+    """Pairs (what was read, what had been written by then)."""
+    written = [0]
+    pairs: list[tuple[int, int]] = []
+
+    async def boot_a(world: World) -> None:
+        await world.store.create("/n", b"0")
+        for number in range(1, 60):
+            await world.store.set("/n", b"%d" % number)
+            written[0] = number
+            assert int((await world.store.get("/n"))[0]) == number, "a session sees what it wrote"
+
+    async def boot_b(world: World) -> None:
+        await world.clock.sleep(10 * MILLISECOND_NS)
+        while written[0] < 59:
+            before = written[0]
+            if sync:
+                await world.store.sync()
+            pairs.append((int((await world.store.get("/n"))[0]), before))
+
+    run_nodes({"a": boot_a, "b": boot_b}, seed=seed, faults=faults)
+    return pairs
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_stale_reads_lag_behind_but_never_go_back(seed: int) -> None:
+    pairs = read_while_another_writes(Faults(store_stale=0.5), False, seed)
+    assert any(read < before for read, before in pairs)
+    reads = [read for read, _ in pairs]
+    assert reads == sorted(reads)
+
+
+@pytest.mark.parametrize(("stale", "sync"), [(0.0, False), (0.9, True)])
+def test_reads_are_fresh_without_the_fault_and_after_a_sync(stale: float, sync: bool) -> None:
+    pairs = read_while_another_writes(Faults(store_stale=stale), sync, 1)
+    assert len(pairs) > 10
+    assert all(read >= before for read, before in pairs)
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_who_watches_and_reads_after_each_notice_sees_the_last_change_of_a_lagging_store(seed: int) -> None:
+    seen: list[bytes] = []
+
+    async def boot_a(world: World) -> None:
+        await world.store.create("/n", b"0")
+        for number in range(1, 20):
+            await world.store.set("/n", b"%d" % number)
+
+    async def boot_b(world: World) -> None:
+        await world.clock.sleep(12 * MILLISECOND_NS)
+        watch = await world.store.watch("/n")
+        while True:
+            seen.append((await world.store.get("/n"))[0])
+            await watch.changed()
+
+    run_nodes({"a": boot_a, "b": boot_b}, seed=seed, faults=Faults(store_stale=0.9))
+    assert seen[-1] == b"19"

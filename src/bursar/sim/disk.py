@@ -113,11 +113,12 @@ class SimJournal:
 
     async def _wait(self) -> None:
         faults = self._faults()
+        fails = happens(self._stream, faults.disk_errors)
         wait_ns = draw_ns(self._stream, SYNC_MIN_NS, SYNC_MAX_NS)
-        if happens(self._stream, faults.disk_slow):
+        if fails or happens(self._stream, faults.disk_slow):
             wait_ns += draw_ns(self._stream, 0, faults.slow_ns // 10)
         await sleep_until(self._loop, self._loop.now_ns + wait_ns)
-        if happens(self._stream, faults.disk_errors):
+        if fails:
             self._file.failed = True
         self._check()
 

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import random
 from dataclasses import dataclass, fields, replace
 
+from bursar.sim.chance import Chance
 from bursar.world import MILLISECOND_NS, SECOND_NS
 
 
@@ -27,9 +27,10 @@ class Faults:
     For each call of the store, a probability:
         store_lost      no reply: the request was lost, or it was done and the reply was lost
         store_slow      it takes up to `slow_ns` longer
+        store_stale     a read shows what was a few changes ago
     For each sync of a journal, a probability:
         disk_slow       it takes up to a tenth of `slow_ns` longer
-        disk_errors     it raises JournalError; the node crashes and comes back
+        disk_errors     it is slow and then raises JournalError; the node crashes and comes back
     drift               clocks run as fast or slow as the scenario's bound allows
     outage_ns           how long cuts, clogs, pauses and crashes last, on average
     """
@@ -46,6 +47,7 @@ class Faults:
     pauses: float = 0.0
     store_lost: float = 0.0
     store_slow: float = 0.0
+    store_stale: float = 0.0
     disk_slow: float = 0.0
     disk_errors: float = 0.0
     drift: bool = False
@@ -68,12 +70,13 @@ class Faults:
             pauses=0.1,
             store_lost=0.03,
             store_slow=0.03,
+            store_stale=0.2,
             disk_slow=0.1,
-            disk_errors=0.002,
+            disk_errors=0.005,
             drift=True,
         )
 
-    def some(self, stream: random.Random) -> Faults:
+    def some(self, chance: Chance) -> Faults:
         """A part of them, each kept, dropped or doubled. Runs in which only a few things go wrong
         get further than those in which everything does, and find other bugs."""
         chosen: dict[str, float | bool] = {}
@@ -81,7 +84,7 @@ class Faults:
             rate = getattr(self, field.name)
             if field.name.endswith("_ns"):
                 continue
-            factor = stream.choice((0, 1, 1, 2))
+            factor = chance.stream(f"faults/{field.name}").choice((0, 1, 1, 2))
             chosen[field.name] = (rate and factor > 0) if isinstance(rate, bool) else rate * factor
         return replace(self, **chosen)  # type: ignore[arg-type]
 

@@ -54,7 +54,7 @@ class Simulation:
         self.chance = Chance(seed)
         self.history = History(self.loop, keep)
         if faults is None:
-            faults = scenario.faults().some(self.chance.stream("faults"))
+            faults = scenario.faults().some(self.chance)
         self.fabric = Fabric(self.loop, self.chance, self.history, faults)
         self._surroundings = Surroundings(
             self.loop, self.chance, self.history, self.fabric, scenario.session_timeout_ns

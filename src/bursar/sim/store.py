@@ -3,7 +3,7 @@
 `StoreServer` is the store as a whole: one tree that never fails. `SimStore` is one life's session
 on it. A request travels, is done, and its reply travels; either way may be slow, lost or cut. A
 request that was sent is done even if its sender dies meanwhile; requests of one session are done
-in the order in which they were sent.
+in the order in which they were sent. Reads may lag behind (`lag`).
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from typing import Any, TypeVar
 from bursar.errors import BursarError, SessionExpiredError, StoreUnknownError
 from bursar.sim.chance import Chance, draw_ns, happens
 from bursar.sim.clock import DriftingClock
+from bursar.sim.lag import Lag, View, differs
 from bursar.sim.loop import Life, VirtualLoop
 from bursar.sim.network import LATENCY_MAX_NS, LATENCY_MIN_NS, Fabric, nobody
 from bursar.sim.trace import History
@@ -48,6 +49,29 @@ class StoreServer:
         self._slow = chance.stream("store/slow")
         self._timeout = chance.stream("store/timeout")
         self._last_arrival: dict[str, int] = {}
+        self._lag = Lag(self.tree, chance.stream("store/stale"))
+
+    def read(self, session: int, read: Callable[[View], T]) -> T:
+        """A read by this session, which may lag behind."""
+        self.tree.check_session(self._loop.now_ns, session)
+        return read(self._lag.pick(session, self._fabric.faults.store_stale))
+
+    def change(self, session: int, operations: Sequence[Operation]) -> list[Result]:
+        results = self.tree.transact(self._loop.now_ns, session, operations)
+        self._lag.saw(session)
+        return results
+
+    def watch(self, session: int, name: str, path: str, watch: FlagWatch) -> Callable[[], None]:
+        """Tell of changes from now on; and, at a replica that lags, of those it has not heard of."""
+        view = self.read(session, lambda view: view)
+        if differs(view, self.tree, path):
+            self.notify(name, watch)
+        return self.tree.subscribe(path, lambda: self.notify(name, watch))
+
+    def sync(self, session: int) -> int:
+        self.tree.check_session(self._loop.now_ns, session)
+        self._lag.saw(session)
+        return self.tree.revision
 
     def open_session(self, name: str, timeout_ns: int) -> int:
         """A server may end a session before its nominal timeout, but not before it is no longer
@@ -90,6 +114,8 @@ class StoreServer:
             return
         error: BursarError | None = None
         result: Any = None
+        if self._fabric.faults.store_stale > 0.0:
+            self._lag.keep()
         try:
             result = work()
         except BursarError as raised:
@@ -114,6 +140,7 @@ class StoreServer:
             retry_ns = self._loop.now_ns + NOTICE_RETRY_NS
             self._loop.call_at_ns(retry_ns, self._fire, name, watch, context=nobody())
         else:
+            self._lag.saw(watch.session)
             watch.fire()
 
 
@@ -201,28 +228,25 @@ class SimStore(Shorthand):
         self._watches.clear()
 
     async def get(self, path: str) -> tuple[bytes, Stat]:
-        return await self._read(lambda: self._server.tree.get(path))
+        return await self._read(lambda view: view.get(path))
 
     async def exists(self, path: str) -> Stat | None:
-        return await self._read(lambda: self._server.tree.exists(path))
+        return await self._read(lambda view: view.exists(path))
 
     async def children(self, path: str) -> list[str]:
-        return await self._read(lambda: self._server.tree.children(path))
+        return await self._read(lambda view: view.children(path))
 
     async def transact(self, operations: Sequence[Operation]) -> list[Result]:
         session = self._open()
         check_operations(operations)
         given = tuple(operations)
-        return await self._guard(
-            session, lambda: self._server.tree.transact(self._loop.now_ns, session, given)
-        )
+        return await self._guard(session, lambda: self._server.change(session, given))
 
     async def watch(self, path: str) -> FlagWatch:
         check_path(path)
-        watch = FlagWatch(path, self._open())
-        end = await self._read(
-            lambda: self._server.tree.subscribe(path, lambda: self._server.notify(self._life.name, watch))
-        )
+        session = self._open()
+        watch = FlagWatch(path, session)
+        end = await self._guard(session, lambda: self._server.watch(session, self._life.name, path, watch))
         self._watches[watch] = end
         watch.on_close = lambda: self._forget(watch)
         return watch
@@ -233,7 +257,8 @@ class SimStore(Shorthand):
             end()
 
     async def sync(self) -> int:
-        return await self._read(lambda: self._server.tree.revision)
+        session = self._open()
+        return await self._guard(session, lambda: self._server.sync(session))
 
     async def close(self) -> None:
         session = self._open()
@@ -249,14 +274,9 @@ class SimStore(Shorthand):
             raise SessionExpiredError(f"session {session} is over: renew() opens a new one")
         return session
 
-    async def _read(self, read: Callable[[], T]) -> T:
+    async def _read(self, read: Callable[[View], T]) -> T:
         session = self._open()
-
-        def work() -> T:
-            self._server.tree.check_session(self._loop.now_ns, session)
-            return read()
-
-        return await self._guard(session, work)
+        return await self._guard(session, lambda: self._server.read(session, read))
 
     async def _guard(self, session: int, work: Callable[[], T]) -> T:
         try:

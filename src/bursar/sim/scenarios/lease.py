@@ -35,13 +35,17 @@ class LeaseScenario(Scenario):
     def __init__(self) -> None:
         self.spent = 0
         self.lost_at_most = 0
+        self._spent_of: dict[int, int] = {}
+        self._owner_number = 0
+        self._owner_unspent = TOTAL
         self._owner: OwnerBook | None = None
         self._holder: HolderBook | None = None
         self._looked_at: int | None = None
         self._granted_when_healed = 0
 
     def faults(self) -> Faults:
-        return replace(Faults.everything(), crashes=1.0)  # most that can go wrong goes wrong at a crash
+        # Most that can go wrong here goes wrong at a crash, while something is being synced.
+        return replace(Faults.everything(), crashes=1.0, disk_slow=0.3, disk_errors=0.02)
 
     def nodes(self) -> Mapping[str, Boot]:
         return {"owner": self._boot_owner, "holder": self._boot_holder}
@@ -59,6 +63,7 @@ class LeaseScenario(Scenario):
             await world.clock.sleep(world.random.randrange(0, PAUSE_MAX_NS))
             if node.spend():
                 self.spent += 1
+                self._spent_of[node.book.number] = self._spent_of.get(node.book.number, 0) + 1
             elif world.random.random() < END_EARLY:
                 node.end()
 
@@ -73,7 +78,11 @@ class LeaseScenario(Scenario):
         owner, holder = self._owner, self._holder
         known = self.spent + (owner.unspent if owner else 0) + (holder.unspent if holder else 0)
         require(known <= TOTAL, f"{known} tokens are known of, {TOTAL} exist")
-        if owner is None or holder is None:
+        if owner is None:
+            return
+        if owner.unspent != self._owner_unspent:
+            self._check_return(owner)
+        if holder is None:
             return
         together = owner.uses(self._time("owner")) and holder.uses(self._time("holder"))
         require(not together, "owner and holder use the thing at the same time")
@@ -81,6 +90,17 @@ class LeaseScenario(Scenario):
             # The owner begins to use it when time passes, without any event: look right then.
             self._looked_at = owner.leased_until
             self.sim.wake_at(self.sim.node("owner").clock.true_ns(owner.leased_until))
+
+    def _check_return(self, owner: OwnerBook) -> None:
+        """What comes back of a lease and what was spent of it are no more than its tokens. (The
+        sum of all tokens alone would not tell, once a crash has lost some.)"""
+        returned = owner.unspent - self._owner_unspent
+        spent = self._spent_of.get(self._owner_number, 0)
+        require(
+            returned <= 0 or spent + returned <= TOKENS,
+            f"{spent} tokens of lease {self._owner_number} were spent and {returned} came back, of {TOKENS}",
+        )
+        self._owner_unspent, self._owner_number = owner.unspent, owner.number
 
     def _time(self, name: str) -> int:
         return self.sim.node(name).clock.read()
