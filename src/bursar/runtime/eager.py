@@ -8,10 +8,10 @@ here, with the functions that asyncio documents for implementations of tasks.
 from __future__ import annotations
 
 import asyncio
-import contextvars
 import sys
 from asyncio.tasks import _enter_task, _leave_task
 from collections.abc import Coroutine, Generator
+from contextvars import copy_context
 from typing import Any
 
 
@@ -40,10 +40,18 @@ class Stand:
     def cancelling(self) -> int:
         return self.task.cancelling() if self.task is not None else self._cancels
 
+    def is_unused(self) -> bool:
+        """Nobody has asked it for anything that it would have to remember."""
+        return self.task is None and self._cancels == 0
+
     def become(self, task: asyncio.Task[Any]) -> None:
         self.task = task
         for _ in range(self._cancels):
             task.cancel()
+
+
+_stands: list[Stand] = []
+"""Those of coroutines that ended at once, to be used again."""
 
 
 class Resumed:
@@ -80,15 +88,17 @@ def start(loop: asyncio.AbstractEventLoop, coroutine: Coroutine[Any, Any, Any]) 
     if sys.version_info >= (3, 12):
         task = asyncio.Task(coroutine, loop=loop, eager_start=True)
         return None if task.done() else task
-    stand = Stand()
-    context = contextvars.copy_context()
-    _enter_task(loop, stand)  # type: ignore[arg-type]
+    stand: Any = _stands.pop() if _stands else Stand()
+    context = copy_context()
+    _enter_task(loop, stand)
     try:
         awaited = context.run(coroutine.send, None)
     except StopIteration:
+        if stand.is_unused():
+            _stands.append(stand)
         return None
     finally:
-        _leave_task(loop, stand)  # type: ignore[arg-type]
+        _leave_task(loop, stand)
     task = loop.create_task(_go_on(Resumed(coroutine, awaited)), context=context)
     stand.become(task)
     return task

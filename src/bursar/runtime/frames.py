@@ -60,7 +60,7 @@ def encode(kind: int, number: int, topic: str, body: Any) -> bytes:
     return _LENGTH.pack(size) + payload
 
 
-def open_envelope(payload: bytes | memoryview) -> Envelope:
+def open_envelope(payload: bytes) -> Envelope:
     try:
         envelope: Envelope = _decode_envelope(payload)
     except DECODE_ERRORS as error:
@@ -89,18 +89,18 @@ class Splitter:
         """Whether a frame has begun and not ended."""
         return bool(self._rest)
 
-    def feed(self, data: bytes) -> list[bytes | memoryview]:
+    def feed(self, data: bytes) -> list[bytes]:
         """The payloads that are complete now. Raises FormatError for a length out of bounds."""
         if not self._rest:
             size = len(data) - LENGTH_BYTES
             if size > 0 and _LENGTH.unpack_from(data)[0] == size <= FRAME_MAX_BYTES:
-                return [memoryview(data)[LENGTH_BYTES:]]
+                return [data[LENGTH_BYTES:]]
         self._rest += data
         return self._split()
 
-    def _split(self) -> list[bytes | memoryview]:
+    def _split(self) -> list[bytes]:
         rest = self._rest
-        payloads: list[bytes | memoryview] = []
+        payloads: list[bytes] = []
         start = 0
         while len(rest) - start >= LENGTH_BYTES:
             size = _LENGTH.unpack_from(rest, start)[0]

@@ -37,6 +37,7 @@ if TYPE_CHECKING:
 
 TEXT_MAX = 500
 BATCH_MAX_BYTES = 64 * 1024
+ALARM_MIN_S = 0.01
 KEEPALIVE_S = 5
 UNACKNOWLEDGED_MAX_MS = 15_000
 
@@ -127,6 +128,7 @@ class Link(asyncio.Protocol):
         for future, _, _ in self._pending.values():
             if not future.done():
                 future.set_exception(NoAnswerError(f"{self.peer}: connection lost before the answer: {why}"))
+        self._pending.clear()
         if not self.ready.done():
             self.ready.set_exception(UnreachableError(why))
         if not self.closed.done():
@@ -158,7 +160,7 @@ class Link(asyncio.Protocol):
         elif progress or self._waiting_since is None:
             self._waiting_since = self._network.clock.now()
 
-    def _take(self, payload: bytes | memoryview) -> None:
+    def _take(self, payload: bytes) -> None:
         kind, number, topic, body = frames.open_envelope(payload)
         if kind == CALL and self.peer:
             self._network.dispatch(self, number, topic, body)
@@ -220,8 +222,8 @@ class Link(asyncio.Protocol):
             return f"the certificate of {hello.name} is not for {self._host}; add it as an alternative name"
         return None
 
-    async def call(self, topic: str, message: Message, reply: Any, timeout_ns: int) -> Any:
-        """As `Network.call`, on a connection that is ready."""
+    def call(self, topic: str, message: Message, reply: Any, timeout_ns: int) -> asyncio.Future[Any]:
+        """As `Network.call`, on a connection that is ready: the answer to come."""
         if not self._open:
             raise UnreachableError(f"{self.peer}: {self.why_closed or 'the connection is closing'}")
         if self._full:
@@ -235,10 +237,7 @@ class Link(asyncio.Protocol):
         if deadline_s < self._alarm_at_s:
             self._set_alarm(deadline_s)
         self._write(frame)
-        try:
-            return await future
-        finally:
-            self._pending.pop(number, None)
+        return future
 
     def send(self, frame: bytes) -> bool:
         """Queue a frame; false when the peer's queue is full and it was dropped."""
@@ -259,16 +258,20 @@ class Link(asyncio.Protocol):
         self._alarm, self._alarm_at_s = None, math.inf
         now_s = self.loop.time()
         first_s = math.inf
-        for future, _, deadline_s in self._pending.values():
-            if deadline_s > now_s:
+        for number, (future, _, deadline_s) in list(self._pending.items()):
+            if future.done():
+                del self._pending[number]  # the caller was cancelled
+            elif deadline_s > now_s:
                 first_s = min(first_s, deadline_s)
-            elif not future.done():
+            else:
+                del self._pending[number]
                 future.set_exception(NoAnswerError(f"{self.peer} did not answer in time"))
         if first_s < math.inf:
-            self._set_alarm(first_s)
+            # Many calls with deadlines close to each other share one pass over them.
+            self._set_alarm(max(first_s, now_s + ALARM_MIN_S))
 
     def _settle(self, number: int, body: msgspec.Raw) -> None:
-        waiting = self._pending.get(number)
+        waiting = self._pending.pop(number, None)
         if waiting is None or waiting[0].done():
             return  # too late: the caller has given up
         future, decoder, _ = waiting
@@ -278,7 +281,7 @@ class Link(asyncio.Protocol):
             future.set_exception(RemoteError(f"{self.peer} answered with something else: {error}"))
 
     def _fail(self, number: int, text: str) -> None:
-        waiting = self._pending.get(number)
+        waiting = self._pending.pop(number, None)
         if waiting is not None and not waiting[0].done():
             waiting[0].set_exception(RemoteError(f"{self.peer}: {text}"))
 
@@ -385,7 +388,7 @@ class SelfLink(Link):
         self._open = True
 
     def _write(self, frame: bytes) -> None:
-        self.loop.call_soon(self._take, memoryview(frame)[frames.LENGTH_BYTES :])
+        self.loop.call_soon(self._take, frame[frames.LENGTH_BYTES :])
 
 
 def describe_failure(error: BaseException) -> str:

@@ -39,6 +39,7 @@ REASONS = {
     400: "Bad Request",
     404: "Not Found",
     405: "Method Not Allowed",
+    500: "Internal Server Error",
     501: "Not Implemented",
     503: "Service Unavailable",
 }
@@ -80,6 +81,9 @@ class HttpServer:
             asyncio.LimitOverrunError,
         ) as error:
             logs.debug("http.cut", why=str(error) or type(error).__name__)
+        except Exception as error:  # noqa: BLE001  a kind's faulty figures must not end the server
+            logs.failure("http.failed", error)
+            writer.write(_head(500, "text/plain", 0))
         finally:
             self._open -= 1
             writer.close()

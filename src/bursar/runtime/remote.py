@@ -68,6 +68,18 @@ class Connection:
         self._returning: set[asyncio.Task[None]] = set()
         self._tasks: set[asyncio.Task[Any]] = set()
         network.add_route(PEER, address, any_name=True)
+        network.observe(self._observe)
+
+    def _observe(self, peer: str, connected: bool) -> None:
+        """Back at a daemon: it may have another policy by now."""
+        if connected and self.resources:
+            self.spawn(self._learn())
+
+    async def _learn(self) -> None:
+        try:
+            await self.open(2 * SECOND_NS)
+        except (NetworkError, UsageError) as error:
+            logs.warning("client.not_opened", at=str(self.address), why=str(error))
 
     async def open(self, timeout_ns: int) -> None:
         """Learn what the daemon has. Raises UsageError for a wrong token, NetworkError."""

@@ -83,7 +83,7 @@ class Node:
         if self._state is None:
             raise UsageError(f"node {self.name} has no state directory and can keep no journal; set one")
         if name in self._journals:
-            raise UsageError(f"the journal {name!r} is open already")
+            raise UsageError(f"the journal {name!r} is open in this life already; restart the node first")
         journal = FileJournal(self._state.journal_path(name), self._disk)
         self._journals[name] = journal
         return journal
