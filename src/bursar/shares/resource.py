@@ -6,9 +6,11 @@ import asyncio
 from collections.abc import Mapping
 from typing import Any
 
+import msgspec
+
 from bursar.courier import Alarm
 from bursar.errors import Refused, UsageError
-from bursar.policy import SharePolicy
+from bursar.policy import SharePolicy, ShareTenant
 from bursar.resource import Explanation, Grant, Resource
 from bursar.shares.book import Handout, Line, TargetBook
 from bursar.shares.gate import Gate
@@ -31,6 +33,8 @@ class ShareResource(Resource):
     the moment in which they could have been used has passed."""
 
     kind = "share"
+    book_class = TargetBook
+    gate_class = Gate
 
     def __init__(self, world: World, name: str, policy: SharePolicy) -> None:
         super().__init__(name)
@@ -42,8 +46,8 @@ class ShareResource(Resource):
                 f'[resource.{name}] capacity = "auto" works where finished I/O is seen (blkio, lustre, '
                 'the storage target); for use inside a program write a rate, such as capacity = "1GiB/s"'
             )
-        self._gate: Gate[Waiter] = Gate(policy.capacity)
-        self._book = TargetBook(
+        self._gate: Gate[Waiter] = self.gate_class(policy.capacity)
+        self._book = self.book_class(
             policy.tenants, policy.capacity, policy.interval_ns, half_life_ns=policy.half_life_ns
         )
         self._target = Target(
@@ -63,6 +67,17 @@ class ShareResource(Resource):
     async def stop(self) -> None:
         await self._target.stop()
         self._ring(self._world.clock.now())
+
+    @property
+    def book(self) -> TargetBook:
+        """Who owes whom; for reading."""
+        return self._book
+
+    def set_tenants(self, tenants: Mapping[str, ShareTenant]) -> None:
+        """The tenants of a changed policy, from the next interval on. Who is no longer in it
+        leaves: its record is settled against the rest."""
+        self._policy = msgspec.structs.replace(self._policy, tenants=tenants)
+        self._book.set_tenants(tenants)
 
     def try_acquire(self, tenant: str, amount: int = 1) -> Grant | None:
         self._check_tenant(tenant)

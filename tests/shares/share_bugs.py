@@ -1,0 +1,116 @@
+"""Bugs planted in the share's parts: each breaks one promise, and the simulator must find it."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import msgspec
+import numpy as np
+
+import bursar.shares.book as book_module
+from bursar.shares.book import TargetBook
+from bursar.shares.gate import Gate
+from bursar.sim.scenarios.share import CountingResource, ShareScenario
+
+
+class ForgetsLeavers(TargetBook):
+    """A leaving tenant's record is dropped instead of settled."""
+
+    def leave(self, tenant):
+        keep = self.records()
+        super().leave(tenant)
+        for name in self.tenants:
+            self._record[self._slots[name]] = keep[name]
+
+
+class RemembersLendersOnly(TargetBook):
+    """The snapshot keeps what is owed and forgets who owes it."""
+
+    def snapshot(self):
+        return msgspec.msgpack.encode({name: n for name, n in self.records().items() if n > 0})
+
+    def replay(self, records):
+        for record in list(records)[-1:]:
+            for name, tokens in msgspec.msgpack.decode(record, type=dict[str, int]).items():
+                self._record[self._slots[name]] = tokens
+
+
+class DecaysOneSide(TargetBook):
+    """Old debts are forgotten, old credits are not."""
+
+    def _forget_old_records(self):
+        count = len(self.tenants)
+        self._record[:count] = np.where(
+            self._record[:count] < -1, self._record[:count] + 1, self._record[:count]
+        )
+
+
+class RoundsDown(TargetBook):
+    """Fractions of a token are dropped at every step."""
+
+    def close(self, demand):
+        original = book_module.allocate
+
+        def allocate(tokens, *columns):
+            allocation = original(tokens, *columns)
+            floors = np.floor(tokens * columns[0] / columns[0].sum()).astype(np.int64)
+            return dataclasses.replace(allocation, final=np.minimum(allocation.final, floors))
+
+        book_module.allocate = allocate
+        try:
+            return super().close(demand)
+        finally:
+            book_module.allocate = original
+
+
+class LendsTwice(TargetBook):
+    """What is lent is credited to the lender and not charged to the borrower."""
+
+    def close(self, demand):
+        before = self.records()
+        handout = super().close(demand)
+        for name in self.tenants:
+            slot = self._slots[name]
+            self._record[slot] = max(int(self._record[slot]), min(0, before.get(name, 0)))
+        return handout
+
+
+class PaysNobodyBack(TargetBook):
+    """Debts are never called in."""
+
+    def close(self, demand):
+        original = book_module.allocate
+
+        def allocate(tokens, weight, demand, record, *rest):
+            allocation = original(tokens, weight, demand, np.zeros_like(record), *rest)
+            lent = allocation.initial - allocation.redistributed
+            return dataclasses.replace(allocation, final=allocation.redistributed, record=record + lent)
+
+        book_module.allocate = allocate
+        try:
+            return super().close(demand)
+        finally:
+            book_module.allocate = original
+
+
+class OpenGate(Gate):
+    """Requests go whenever they are due, whatever the target can do."""
+
+    def _is_free(self, now):
+        return True
+
+
+def plant(book=TargetBook, gate=Gate):
+    resource = type("BuggyResource", (CountingResource,), {"book_class": book, "gate_class": gate})
+    return type("BuggyScenario", (ShareScenario,), {"resource_class": resource})
+
+
+BUGS = {
+    "forgets leavers": (plant(ForgetsLeavers), "records sum to"),
+    "remembers lenders only": (plant(RemembersLendersOnly), "records sum to"),
+    "decays one side": (plant(DecaysOneSide), "records sum to"),
+    "lends twice": (plant(LendsTwice), "records sum to"),
+    "rounds down": (plant(RoundsDown), "tokens were handed out of"),
+    "pays nobody back": (plant(PaysNobodyBack), "not paid back"),
+    "open gate": (plant(gate=OpenGate), "tokens went at once"),
+}
