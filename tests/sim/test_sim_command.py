@@ -52,14 +52,14 @@ def test_a_campaign_prints_the_first_failing_seed_its_replay_and_the_end_of_its_
     first, why, replay, *history = shown.stdout.splitlines()
     seed = int(first.split()[1])
     assert first == f"seed {seed} fails, after {seed} seeds that do not"
-    assert "tokens of lease" in why
+    assert "tokens" in why
     assert replay == f"  replay: bursar sim lease_bugs:EarlyScenario --seed {seed}"
     assert 20 < len(history) < 40
 
     replayed = bursar(*replay.split()[3:], "--last", "30")
     assert replayed.returncode == 1
     assert replayed.stdout.splitlines() == [line[2:] for line in history[1:]]
-    assert "FAILED" in replayed.stderr and "tokens of lease" in replayed.stderr
+    assert "FAILED" in replayed.stderr and "tokens" in replayed.stderr
 
 
 def test_a_campaign_reports_the_lowest_failing_seed_whatever_the_number_of_workers() -> None:

@@ -193,7 +193,9 @@ def read_while_another_writes(faults: Faults, sync: bool, seed: int) -> list[tup
 
     async def boot_b(world: World) -> None:
         await world.clock.sleep(10 * MILLISECOND_NS)
+        await world.store.sync()  # otherwise the node may not be there yet
         while written[0] < 59:
+            await world.clock.sleep(5 * MILLISECOND_NS)
             before = written[0]
             if sync:
                 await world.store.sync()
@@ -229,6 +231,7 @@ def test_who_watches_and_reads_after_each_notice_sees_the_last_change_of_a_laggi
 
     async def boot_b(world: World) -> None:
         await world.clock.sleep(12 * MILLISECOND_NS)
+        await world.store.sync()
         watch = await world.store.watch("/n")
         while True:
             seen.append((await world.store.get("/n"))[0])
