@@ -15,7 +15,7 @@ from bursar.policy import Policy, WithoutBursar
 from bursar.runtime.client import Bursar, read_url
 from bursar.runtime.daemon import Daemon
 from bursar.runtime.fallback import SafeRate
-from bursar.runtime.network import Address
+from bursar.runtime.routes import Address
 from bursar.units import Rate
 from bursar.world import MILLISECOND_NS, SECOND_NS
 

@@ -18,8 +18,9 @@ from bursar.errors import (
     UsageError,
 )
 from bursar.runtime import frames
-from bursar.runtime.link import Limits
-from bursar.runtime.network import Address, SocketNetwork
+from bursar.runtime.limits import Limits
+from bursar.runtime.network import SocketNetwork
+from bursar.runtime.routes import Address
 from bursar.world import MILLISECOND_NS, SECOND_NS, Message
 
 

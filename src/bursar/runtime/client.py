@@ -15,8 +15,9 @@ from bursar.policy import Policy, load
 from bursar.policy.values import Tls, suggest
 from bursar.resource import Acquisition, Explanation, Resource, check_name
 from bursar.runtime.host import Host
-from bursar.runtime.network import Address, SocketNetwork
+from bursar.runtime.network import SocketNetwork
 from bursar.runtime.remote import PEER, Connection, RemoteResource
+from bursar.runtime.routes import Address
 from bursar.runtime.tls import check_client_address
 from bursar.world import SECOND_NS
 

@@ -16,7 +16,7 @@ from bursar.errors import PolicyError
 from bursar.policy import Policy, load
 from bursar.runtime import logs, metrics
 from bursar.runtime.host import Host, read_token
-from bursar.runtime.network import Address
+from bursar.runtime.routes import Address
 from bursar.runtime.sessions import Desk
 
 CLOSE_TIMEOUT_S = 1.8

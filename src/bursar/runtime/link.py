@@ -11,9 +11,7 @@ does not read what it is sent, is cut off and counted; the node goes on. What bo
 from __future__ import annotations
 
 import asyncio
-import math
 import socket
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, cast
 
 import msgspec
@@ -21,38 +19,24 @@ import msgspec
 from bursar.errors import (
     BursarError,
     FormatError,
-    NoAnswerError,
     RemoteError,
     UnreachableError,
     UsageError,
 )
 from bursar.resource import check_name
 from bursar.runtime import frames
+from bursar.runtime.calls import Calls
 from bursar.runtime.frames import CALL, FAILURE, GOODBYE, HELLO, REPLY, SEND, Hello, Splitter
 from bursar.runtime.tls import is_named, names_in
-from bursar.world import SECOND_NS, Message
+from bursar.world import Message
 
 if TYPE_CHECKING:
     from bursar.runtime.network import SocketNetwork
 
 TEXT_MAX = 500
 BATCH_MAX_BYTES = 64 * 1024
-ALARM_MIN_S = 0.01
 KEEPALIVE_S = 5
 UNACKNOWLEDGED_MAX_MS = 15_000
-
-
-@dataclass(frozen=True, slots=True)
-class Limits:
-    """How much of this node one peer, or all of them, may occupy."""
-
-    connections_max: int = 1_000
-    connections_per_peer_max: int = 4
-    queue_max_bytes: int = 1024 * 1024
-    unread_max_bytes: int = 16 * 1024 * 1024
-    requests_max: int = 10_000
-    hello_timeout_ns: int = 5 * SECOND_NS
-    stall_timeout_ns: int = 10 * SECOND_NS
 
 
 class Link(asyncio.Protocol):
@@ -65,10 +49,7 @@ class Link(asyncio.Protocol):
         self._expected = expected
         self._host = host
         self._splitter = Splitter()
-        self._number = 0
-        self._pending: dict[int, tuple[asyncio.Future[Any], msgspec.msgpack.Decoder[Any], float]] = {}
-        self._alarm: asyncio.TimerHandle | None = None
-        self._alarm_at_s = math.inf
+        self._calls = Calls(self.loop)
         self._requests = 0
         self._out: list[bytes] = []
         self._out_bytes = 0
@@ -123,12 +104,7 @@ class Link(asyncio.Protocol):
         self._open = False
         why = self.why_closed or (str(error) if error else "the peer closed the connection")
         self.why_closed = why
-        if self._alarm is not None:
-            self._alarm.cancel()
-        for future, _, _ in self._pending.values():
-            if not future.done():
-                future.set_exception(NoAnswerError(f"{self.peer}: connection lost before the answer: {why}"))
-        self._pending.clear()
+        self._calls.lose(f"{self.peer}: connection lost before the answer: {why}")
         if not self.ready.done():
             self.ready.set_exception(UnreachableError(why))
         if not self.closed.done():
@@ -165,7 +141,7 @@ class Link(asyncio.Protocol):
         if kind == CALL and self.peer:
             self._network.dispatch(self, number, topic, body)
         elif kind == REPLY and self.peer:
-            self._settle(number, body)
+            self._calls.settle(number, body, self.peer)
         elif kind == GOODBYE:
             self.why_closed = f"the peer said: {self._text(body)}"
             self.close()
@@ -174,7 +150,7 @@ class Link(asyncio.Protocol):
         elif kind == SEND:
             self._network.dispatch(self, None, topic, body)
         elif kind == FAILURE:
-            self._fail(number, self._text(body))
+            self._calls.fail(number, RemoteError(f"{self.peer}: {self._text(body)}"))
         else:
             raise FormatError(f"a frame of kind {kind} where none belongs")
 
@@ -228,14 +204,9 @@ class Link(asyncio.Protocol):
             raise UnreachableError(f"{self.peer}: {self.why_closed or 'the connection is closing'}")
         if self._full:
             raise UnreachableError(f"{self.peer} reads too slowly: its queue is full, nothing was sent")
-        self._number = number = self._number + 1
+        number = self._calls.next_number()
         frame = frames.encode(CALL, number, topic, message)
-        future: asyncio.Future[Any] = self.loop.create_future()
-        deadline_s = self.loop.time() + timeout_ns / SECOND_NS
-        decoder = frames.decoders.get(reply) or frames.decoder_of(reply)
-        self._pending[number] = (future, decoder, deadline_s)
-        if deadline_s < self._alarm_at_s:
-            self._set_alarm(deadline_s)
+        future = self._calls.begin(number, reply, timeout_ns)
         self._write(frame)
         return future
 
@@ -245,45 +216,6 @@ class Link(asyncio.Protocol):
             return False
         self._write(frame)
         return True
-
-    def _set_alarm(self, at_s: float) -> None:
-        """One timer for all calls, set for the first deadline: most calls are answered long before
-        theirs, and then cost no timer at all."""
-        if self._alarm is not None:
-            self._alarm.cancel()
-        self._alarm_at_s = at_s
-        self._alarm = self.loop.call_at(at_s, self._expire)
-
-    def _expire(self) -> None:
-        self._alarm, self._alarm_at_s = None, math.inf
-        now_s = self.loop.time()
-        first_s = math.inf
-        for number, (future, _, deadline_s) in list(self._pending.items()):
-            if future.done():
-                del self._pending[number]  # the caller was cancelled
-            elif deadline_s > now_s:
-                first_s = min(first_s, deadline_s)
-            else:
-                del self._pending[number]
-                future.set_exception(NoAnswerError(f"{self.peer} did not answer in time"))
-        if first_s < math.inf:
-            # Many calls with deadlines close to each other share one pass over them.
-            self._set_alarm(max(first_s, now_s + ALARM_MIN_S))
-
-    def _settle(self, number: int, body: msgspec.Raw) -> None:
-        waiting = self._pending.pop(number, None)
-        if waiting is None or waiting[0].done():
-            return  # too late: the caller has given up
-        future, decoder, _ = waiting
-        try:
-            future.set_result(decoder.decode(body))
-        except frames.DECODE_ERRORS as error:
-            future.set_exception(RemoteError(f"{self.peer} answered with something else: {error}"))
-
-    def _fail(self, number: int, text: str) -> None:
-        waiting = self._pending.pop(number, None)
-        if waiting is not None and not waiting[0].done():
-            waiting[0].set_exception(RemoteError(f"{self.peer}: {text}"))
 
     def begin_request(self) -> bool:
         """Whether one more handler may run. Requests are refused rather than left unread, because
@@ -302,7 +234,7 @@ class Link(asyncio.Protocol):
     def _write(self, frame: bytes) -> None:
         if not self._open:
             return
-        if self._out or self._corked or len(self._pending) + self._requests > 1:
+        if self._out or self._corked or len(self._calls) + self._requests > 1:
             # Others are at work on this connection: their frames share one write.
             if not self._out and not self._corked:
                 self.loop.call_soon(self._flush)

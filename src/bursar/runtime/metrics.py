@@ -21,7 +21,7 @@ import msgspec
 from bursar.errors import NetworkError, UsageError
 from bursar.policy.names import is_loopback
 from bursar.runtime import logs
-from bursar.runtime.network import Address
+from bursar.runtime.routes import Address
 
 if TYPE_CHECKING:
     from prometheus_client.metrics_core import GaugeMetricFamily

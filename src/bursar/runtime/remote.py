@@ -43,8 +43,9 @@ from bursar.runtime.messages import (
     TakeReplies,
     Uncertain,
 )
-from bursar.runtime.network import Address, SocketNetwork
+from bursar.runtime.network import SocketNetwork
 from bursar.runtime.prefetch import Prefetch
+from bursar.runtime.routes import Address
 from bursar.world import MILLISECOND_NS, SECOND_NS, Message
 
 PEER = "daemon"

@@ -23,8 +23,9 @@ from bursar.resource import check_name
 from bursar.runtime import logs
 from bursar.runtime.clock import BootClock
 from bursar.runtime.journal import FileJournal
-from bursar.runtime.link import Limits
-from bursar.runtime.network import Address, SocketNetwork
+from bursar.runtime.limits import Limits
+from bursar.runtime.network import SocketNetwork
+from bursar.runtime.routes import Address
 from bursar.runtime.state import StateDirectory
 from bursar.runtime.words import SharedWords
 from bursar.stores import TIMEOUT_NS, open_store
