@@ -113,6 +113,17 @@ def test_a_crash_keeps_the_durable_records_and_any_prefix_of_the_rest() -> None:
     assert kept >= {(3, 0), (3, 1), (3, 2), (3, 3)}
 
 
+def test_a_stable_node_never_crashes() -> None:
+    class Reliable(Counting):
+        stable = frozenset({"b"})
+
+        def check(self, state: State) -> None:
+            require(state.nodes[1].life == 1, "b crashed")
+            require(state.nodes[0].life == 1, "a crashed")
+
+    assert search(Reliable(), budget=NOTHING._replace(crashes=2)).why == "a crashed"
+
+
 def test_the_path_to_a_violation_is_a_shortest_one() -> None:
     found = search(Counting(), received_max=1)
     assert [step.split()[2:5] for step in found.steps] == [["begin"], ["b", "<-", "a"], ["b", "<-", "a"]]
