@@ -130,8 +130,10 @@ def allocate(
     previous     the last allocation: tenants whose demand and reservation have not changed
                  start from their tokens there, the others from the split
     top          the paper's approximation: each server considers only the `top` tenants with
-                 the most tokens on it and the `top` with the most spare demand on it
-    threads      more than one pays from about 100,000 tenants
+                 the most tokens on it and the `top` with the most spare demand on it. For
+                 comparison: choosing them costs more here than the shifting it saves
+    threads      share the split and the direct shifts by tenants; only for very many tenants
+                 and idle cores (`bursar bench allocation` shows what it brings)
     """
     rows = read_rows("demand", demand)
     capacities = read_vector("capacity", capacity, rows.shape[1], "servers")
