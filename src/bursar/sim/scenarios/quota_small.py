@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any, NamedTuple
 
 from bursar.book import Book, Effects
-from bursar.quotas.book import NodeBook, Refusal
+from bursar.quotas.book import WAVE_BITS, NodeBook, Refusal
 from bursar.quotas.rules import Rules
 from bursar.sim.scenario import require
 from bursar.sim.search import Budget, Move, SmallWorld, State
@@ -38,15 +38,6 @@ THREE = {"a": Place(None, ("b", "c"), 0), "b": Place("a", (), 1), "c": Place("a"
 CHAIN = {"a": Place(None, ("b",), 1), "b": Place("a", ("c",), 0), "c": Place("b", (), 1)}
 
 
-def begin(book: NodeBook, now: int, life: int, places: Mapping[str, Place]) -> Effects:
-    """What a courier does once it has heard from the store."""
-    place = places[book.identity]
-    effects = book.open(now, life)
-    effects += book.mint(now, ACCOUNT, [(name, other.units) for name, other in places.items()])
-    effects += book.join(now, place.parent, place.children, places)
-    return effects
-
-
 class Ground(NamedTuple):
     """What lives that are over left behind: units that tenants were told they have, and units
     that requests were waiting for."""
@@ -75,7 +66,7 @@ class SmallQuota(SmallWorld):
 
     def _maker(self, name: str) -> Callable[[int], Book]:
         def make(life: int) -> Book:
-            return _booting(self.book)(name, self.rules, self.block, life, self.places)
+            return _endow(self.book)(name, self.rules, self.block, life, self.places)
 
         return make
 
@@ -98,16 +89,14 @@ class SmallQuota(SmallWorld):
             require(account.endowment == kept, f"{account.endowment} units, {kept} accounted for")
             require(min(account.unspent, account.block, account.held, account.spent) >= 0, "below zero")
         known = sum(account.endowment for account in accounts.values()) + in_flight(books)
-        minting = sum(place.units for name, place in self.places.items() if not accounts[name].mints)
-        minting += sum(_minting(book) for book in books.values())
-        require(known + minting == quota, f"{known} units and {minting} to be minted; the quota is {quota}")
+        require(known == quota, f"{known} units are known of; the quota is {quota}")
         told = state.ground.granted + sum(granted(book) for book in books.values())
         charged = sum(account.held + account.spent for account in accounts.values())
         require(self.settles or told <= charged, f"{told} units were granted, {charged} charged")
         require(told <= quota or self.settles, f"{told} units were granted of {quota}")
         if not self.settles:
             spoken_for = state.ground.waited + sum(waited(book) for book in books.values())
-            self._check_refusals(books, known + minting - charged - spoken_for)
+            self._check_refusals(books, known - charged - spoken_for)
 
     def _check_refusals(self, books: Mapping[str, NodeBook], unspent: int) -> None:
         """Units that older requests wait for may be refused to younger ones."""
@@ -150,14 +139,6 @@ def untold(book: NodeBook) -> int:
     return sum(hold.amount for number, hold in book.ledger.holds.items() if number not in told)
 
 
-def _minting(book: NodeBook) -> int:
-    return sum(
-        getattr(entry, "amount", 0)
-        for entry in book.ledger.pending_credits()
-        if hasattr(entry, "number") and not hasattr(entry, "sender")
-    )
-
-
 def _ask(amount: int) -> Callable[[Any, int, Any], tuple[Effects, Any]]:
     def apply(book: NodeBook, now_ns: int, ground: Any) -> tuple[Effects, Any]:
         return book.request(now_ns, "acme", (ACCOUNT,), amount)[1], ground
@@ -169,27 +150,31 @@ def _settle(book: NodeBook, now_ns: int, ground: Any) -> tuple[Effects, Any]:
     return book.settle(now_ns, next(iter(book.ledger.holds.values())), 0), ground
 
 
-def _booting(kind: type[NodeBook]) -> Callable[..., NodeBook]:
-    """The book, with the part of the courier that the search does not have: at the first tick it
-    opens its ledger and learns the tree and the mints."""
-    found = _BOOTING.get(kind)
+def _endow(kind: type[NodeBook]) -> Callable[..., NodeBook]:
+    """The book, with the part of the courier that the search does not have: every life begins
+    with the units that the first one was given, and learns the tree at its first tick."""
+    found = _ENDOWED.get(kind)
     if found is None:
-        found = _BOOTING[kind] = type(f"Booting{kind.__name__}", (_Booting, kind), {})
+        found = _ENDOWED[kind] = type(f"Endowed{kind.__name__}", (_Endowed, kind), {})
     return found
 
 
-class _Booting(NodeBook):
+class _Endowed(NodeBook):
     def __init__(self, name: str, rules: Rules, block: int, life: int, places: Mapping[str, Place]) -> None:
         super().__init__(name, rules, block=block)
-        self._life = life
+        self._waves = life << WAVE_BITS
+        account = self.ledger.account(ACCOUNT)
+        account.unspent = account.endowment = places[name].units
         self._places = tuple(places.items())
 
     def tick(self, now: int) -> Effects:
         effects: Effects = []
         if self._places:
             places, self._places = dict(self._places), ()
-            effects += begin(self, now, self._life, places)
+            place = places[self.identity]
+            effects += self.resend(now)
+            effects += self.join(now, place.parent, place.children, places)
         return effects + super().tick(now)
 
 
-_BOOTING: dict[type[NodeBook], type[NodeBook]] = {}
+_ENDOWED: dict[type[NodeBook], type[NodeBook]] = {}

@@ -1,0 +1,374 @@
+"""A node's book: its ledger, its place in the tree, the requests that wait, and what is said.
+
+**What rests on what.** That no unit is spent twice or lost rests on the ledger alone (ledger.py);
+whatever this book and the rounds decide, units only move by `Ledger.send` and `Ledger.receive`.
+Two things more are promised here:
+
+- *charged before it is used*: a grant is told when its line is durable, and a message that carries
+  units leaves when the debit is durable;
+- *a refusal is decided*: it is told only after the root, in one full wave, heard every ledger that
+  is not fenced, each handing over all it had, and after every channel's two ends agreed on the
+  number of transfers. Such a set of answers is a consistent cut with nothing in flight, so what
+  arrived at the root is all that was unspent (units still held may come back, and the refusal says
+  until when it is remembered).
+
+The courier calls `request`, `settle`, `mint` and `join`, and takes `answers`.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections import deque
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from bursar.book import Effects, Record, Send
+from bursar.quotas import replay
+from bursar.quotas.ledger import Account, Hold, Ledger
+from bursar.quotas.messages import Busy, Collect, Credit, Note, Offer, Share
+from bursar.quotas.round import Round
+from bursar.quotas.rules import BURSAR, Rules
+from bursar.world import Message
+
+WAVE_BITS = 32
+"""Waves are numbered on from generation to generation, so that a new life's are not taken for old."""
+
+LEDGER_MARK = "~"
+"""Separates a node's name from the number of its ledger, from the second one on: "b~2"."""
+
+
+def node_of(ledger: str) -> str:
+    """The machine on which a ledger is kept."""
+    return ledger.partition(LEDGER_MARK)[0]
+
+
+@dataclass(frozen=True, slots=True)
+class Refusal:
+    """Decided: `left` units of `account` were unspent anywhere, and `asked` is more."""
+
+    account: str
+    left: int
+    asked: int
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """To a request: the number of a hold, which is durable, or a refusal."""
+
+    request: int
+    outcome: int | Refusal
+
+
+class Request:
+    """An acquisition that waits for units of one or more accounts."""
+
+    __slots__ = ("accounts", "amount", "key", "number", "tenant")
+
+    def __init__(
+        self, number: int, tenant: str, accounts: tuple[str, ...], amount: int, key: str | None
+    ) -> None:
+        self.number = number
+        self.tenant = tenant
+        self.accounts = accounts
+        self.amount = amount
+        self.key = key
+
+
+class NodeBook:
+    """One node of one resource. See the module for what it promises."""
+
+    def __init__(self, identity: str, rules: Rules = BURSAR, *, block: int = 0) -> None:
+        """`block` is 0 in `exact` mode, the units charged ahead for each account in `fast`."""
+        self.ledger = Ledger(identity)
+        self.rules = rules
+        self.block = block
+        self.parent: str | None = None
+        self.children: tuple[str, ...] = ()
+        self.members: frozenset[str] = frozenset((identity,))
+        self.rounds: dict[str, Round] = {}
+        self.requests: dict[int, Request] = {}
+        self.answers: list[Answer] = []
+        self._numbers = 0
+        self._waves = 0
+        self._effects: Effects = []
+        self._deferred: deque[tuple[int, tuple[Any, ...]]] = deque()
+        self._timers: list[tuple[int, str, str, str]] = []
+
+    @property
+    def identity(self) -> str:
+        return self.ledger.identity
+
+    def chain(self, names: Iterable[str]) -> list[Account]:
+        return [self.ledger.account(name) for name in names]
+
+    def round(self, account: Account) -> Round:
+        found = self.rounds.get(account.name)
+        if found is None:
+            found = self.rounds[account.name] = Round(self.rules, account)
+        return found
+
+    # -- what the courier asks for
+
+    def open(self, now: int, generation: int) -> Effects:
+        """Begin this life, after the replay."""
+        self.ledger.open(generation)
+        self._waves = generation << WAVE_BITS
+        return self.resend(now)
+
+    def resend(self, now: int) -> Effects:
+        """What an earlier life sent, and does not know to have arrived, is sent again."""
+        for account in self.ledger.accounts.values():
+            for peer, channel in account.channels.items():
+                if channel.outbox:
+                    self._set_resend(now, account, peer)
+        return self._flush()
+
+    def join(self, now: int, parent: str | None, children: Sequence[str], members: Iterable[str]) -> Effects:
+        """The tree, as far as this node is concerned, and every ledger that is not fenced."""
+        self.parent = parent
+        self.children = tuple(children)
+        self.members = frozenset(members)
+        for round_ in list(self.rounds.values()):
+            round_.retry_soon(self, now)
+        return self._flush()
+
+    def mint(self, now: int, name: str, mints: Sequence[tuple[str, int]]) -> Effects:
+        """The account's list in the store, whole: (ledger, amount) of each entry, from the first."""
+        account = self.ledger.account(name)
+        round_ = self.round(account)
+        if len(mints) > round_.mints:
+            for number, (ledger, amount) in enumerate(mints, start=1):
+                if ledger == self.identity:
+                    self.ledger.mint(name, number, amount)
+            round_.learn_mints(len(mints), sum(amount for _, amount in mints))
+            round_.retry_soon(self, now)
+        return self._flush()
+
+    def request(
+        self, now: int, tenant: str, accounts: Sequence[str], amount: int, key: str | None = None
+    ) -> tuple[int, Effects]:
+        """Reserve `amount` in every account. The answer, with the number returned, comes when it
+        is durable, or decided; until then it waits, and `cancel` ends that."""
+        self._numbers += 1
+        chain = self.chain(accounts)
+        request = Request(self._numbers, tenant, tuple(accounts), amount, key)
+        self.requests[request.number] = request
+        for account in chain:
+            self.round(account).see_request(amount)
+        if not self._try_request(now, request):
+            for account in chain:
+                self.round(account).waiting[request.number] = request
+        self._look_for_need(now, chain)
+        return request.number, self._flush()
+
+    def cancel(self, now: int, number: int) -> Effects:
+        """The request waits no longer (its deadline passed)."""
+        request = self.requests.pop(number, None)
+        if request is not None:
+            self._forget(request)
+        return self._flush()
+
+    def settle(self, now: int, hold: Hold, used: int) -> Effects:
+        self.ledger.settle(hold, used)
+        if not hold.written:
+            for account in self.chain(hold.accounts):
+                self.serve(now, account)
+        return self._flush()
+
+    def return_blocks(self, now: int) -> Effects:
+        """Give back what was charged ahead: before a node stops."""
+        for account in self.ledger.accounts.values():
+            if account.block > 0:
+                self.ledger.return_block(account, account.block)
+        return self._flush()
+
+    # -- the book
+
+    def replay(self, records: Iterable[bytes]) -> None:
+        replay.replay(self.ledger, records)
+
+    def receive(self, now: int, sender: str, message: Message) -> Effects:
+        if (
+            isinstance(message, Note)
+            and message.target == self.identity
+            and node_of(message.source) == sender
+        ):
+            self._receive_units(now, message)
+        return self._flush()
+
+    def synced(self, now: int, records: int) -> Effects:
+        gained = self.ledger.synced(records)
+        while self._deferred and self._deferred[0][0] <= self.ledger.durable:
+            _, (what, *arguments) = self._deferred.popleft()
+            getattr(self, what)(now, *arguments)
+        for account in gained:
+            self.serve(now, account)
+        return self._flush()
+
+    def tick(self, now: int) -> Effects:
+        while self._timers and self._timers[0][0] <= now:
+            _, name, what, peer = heapq.heappop(self._timers)
+            self._ring(now, self.ledger.account(name), what, peer)
+        return self._flush()
+
+    def wake_at(self) -> int | None:
+        return self._timers[0][0] if self._timers else None
+
+    # -- units that arrive, and are resent
+
+    def _receive_units(self, now: int, note: Note) -> None:
+        account = self.ledger.account(note.account)
+        self.ledger.acknowledge(account, note.source, note.ack)
+        self.ledger.receive(account, note.source, note.units)
+        if note.units:
+            self._set_ack(now, account, note.source)
+        channel = account.channel(note.source)
+        if channel.received < channel.receiving:
+            # What the message says holds once the units it came with, or came after, are here.
+            self.defer(now, "_handle", note)
+        else:
+            self._handle(now, note)
+
+    def _handle(self, now: int, note: Note) -> None:
+        round_ = self.round(self.ledger.account(note.account))
+        match note:
+            case Collect():
+                round_.hear_collect(self, now, note)
+            case Offer():
+                round_.hear_offer(self, now, note)
+            case Share():
+                round_.hear_share(self, now, note)
+            case Busy():
+                round_.hear_busy(self, now, note)
+
+    def _ring(self, now: int, account: Account, what: str, peer: str) -> None:
+        if what == "round":
+            self.round(account).wake(self, now)
+            return
+        channel = account.channel(peer)
+        due = channel.resend_at if what == "resend" else channel.ack_at
+        if due is not None and due <= now:
+            self._emit(now, Credit, account.name, peer, {})
+
+    def _set_resend(self, now: int, account: Account, peer: str) -> None:
+        channel = account.channel(peer)
+        doubled = min(2 * channel.resend_ns, self.rules.resend_max_ns)
+        channel.resend_ns = doubled or self.rules.resend_ns
+        channel.resend_at = now + channel.resend_ns
+        self._set_timer(channel.resend_at, account, "resend", peer)
+
+    def _set_ack(self, now: int, account: Account, peer: str) -> None:
+        channel = account.channel(peer)
+        if channel.ack_at is None:
+            channel.ack_at = now + self.rules.ack_ns
+            self._set_timer(channel.ack_at, account, "ack", peer)
+
+    def _set_timer(self, when: int, account: Account, what: str, peer: str) -> None:
+        heapq.heappush(self._timers, (when, account.name, what, peer))
+
+    # -- what the rounds use
+
+    def next_wave(self) -> int:
+        self._waves += 1
+        return self._waves
+
+    def begin_full(self, now: int, name: str) -> None:
+        self.rounds[name].begin_full(self, now)
+
+    def wake_round(self, when: int, account: Account) -> None:
+        self._set_timer(when, account, "round", "")
+
+    def defer(self, now: int, what: str, *arguments: Any) -> None:
+        """Call the method once everything written so far is durable."""
+        if self.ledger.written <= self.ledger.durable:
+            getattr(self, what)(now, *arguments)
+        else:
+            self._deferred.append((self.ledger.written, (what, *arguments)))
+
+    def post(self, now: int, kind: type[Note], account: Account, to: str, **fields: Any) -> None:
+        """Send, once everything written so far is durable."""
+        self.defer(now, "_emit", kind, account.name, to, fields)
+
+    def _emit(self, now: int, kind: type[Note], name: str, to: str, fields: dict[str, Any]) -> None:
+        account = self.ledger.account(name)
+        channel = account.channel(to)
+        units = self.ledger.pending(account, to)
+        note = kind(account.name, self.identity, to, units, channel.received, **fields)
+        if channel.received == channel.receiving:
+            channel.ack_at = None
+        if units:
+            self._set_resend(now, account, to)
+        self._effects.append(Send(node_of(to), note))
+
+    def serve(self, now: int, account: Account) -> None:
+        """Units came: pay what was cut, grant what waits, refuse what was decided."""
+        self.ledger.burn(account)
+        round_ = self.round(account)
+        for request in list(round_.waiting.values()):
+            self._try_request(now, request)
+        self._look_for_need(now, (account,))
+
+    def _look_for_need(self, now: int, chain: Iterable[Account]) -> None:
+        for account in chain:
+            self.round(account).look_for_need(self, now)
+
+    def _try_request(self, now: int, request: Request) -> bool:
+        """Grant or refuse it if that can be done now."""
+        chain = self.chain(request.accounts)
+        for account in chain:
+            round_ = self.round(account)
+            left = round_.known_left(now)
+            if left is not None and request.amount > left + round_.here():
+                return self._refuse(request, Refusal(account.name, left, request.amount))
+        hold = self._hold(now, request, chain)
+        if hold is None:
+            return False
+        self.requests.pop(request.number)
+        self._forget(request)
+        if hold.written:
+            self.defer(now, "_answer", request.number, hold.number)
+        else:
+            self._answer(now, request.number, hold.number)
+        return True
+
+    def _hold(self, now: int, request: Request, chain: list[Account]) -> Hold | None:
+        if not self.block:
+            return self.ledger.hold(request.tenant, chain, request.amount, request.key)
+        hold = self.ledger.hold_from_block(request.tenant, chain, request.amount, request.key)
+        if hold is None:
+            for account in chain:
+                self.refill(now, account, request.amount)
+        return hold
+
+    def refill(self, now: int, account: Account, need: int = 0) -> None:
+        """Charge units ahead, up to one block unspent by anybody (more only for a larger request)."""
+        round_ = self.round(account)
+        wanted = max(self.block, need) - account.block - round_.charging
+        amount = min(wanted, account.unspent)
+        if amount > 0 and not round_.full:
+            round_.charging += amount
+            self.ledger.charge_block(account, amount)
+            self.defer(now, "_charged", account.name, amount)
+
+    def _charged(self, now: int, name: str, amount: int) -> None:
+        self.rounds[name].charging -= amount
+
+    def _refuse(self, request: Request, refusal: Refusal) -> bool:
+        self.requests.pop(request.number)
+        self._forget(request)
+        self.answers.append(Answer(request.number, refusal))
+        return True
+
+    def _answer(self, now: int, number: int, hold: int) -> None:
+        self.answers.append(Answer(number, hold))
+
+    def _forget(self, request: Request) -> None:
+        for account in self.chain(request.accounts):
+            self.round(account).waiting.pop(request.number, None)
+
+    def _flush(self) -> Effects:
+        effects: Effects = [Record(line) for line in self.ledger.take_lines()]
+        effects += self._effects
+        self._effects = []
+        return effects

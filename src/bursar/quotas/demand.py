@@ -1,0 +1,103 @@
+"""What one node needs of one account: how fast it burns, what waits, what is known to be left."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from bursar.quotas.allocation import Burn, threshold
+from bursar.quotas.ledger import Account
+from bursar.quotas.messages import Verdict
+from bursar.quotas.rules import Rules
+
+if TYPE_CHECKING:
+    from bursar.quotas.book import Request
+
+WANTS_MAX = 256
+"""Requests named one by one in an offer; those behind them wait for the next round."""
+
+SIZE_MEMORY = 8
+
+
+class Demand:
+    """theta_ns   how long a re-allocation takes, measured (eq. 1)
+    size       the mean request
+    charging   units that are being charged ahead, not durable yet (`fast`)
+    mints      entries of the account's list in the store that were taken in
+    scarce     so little is left that it stays at the root
+    """
+
+    def __init__(self, rules: Rules, account: Account) -> None:
+        self.rules = rules
+        self.account = account
+        self.burn = Burn(rules.alpha, rules.sample_ns, rules.per_event)
+        self.theta_ns = rules.theta_ns
+        self.size = 0
+        self.mints = 0
+        self.charging = 0
+        self.scarce = False
+        self.full = False
+        self.waiting: dict[int, Request] = {}
+        self._verdict: Verdict | None = None
+        self._verdict_until: int | None = None
+
+    def see_request(self, amount: int) -> None:
+        self.size = amount if self.size == 0 else self.size + (amount - self.size) // SIZE_MEMORY
+
+    def rate(self, now: int) -> float:
+        return self.burn.sample(now, self.account.used)
+
+    def threshold(self, now: int) -> int:
+        """Units to keep for the time of a re-allocation (eq. 2); bursar keeps a request's worth."""
+        rate = self.rate(now)
+        if self.rules.per_event:
+            return self.size
+        kept = threshold(rate, self.theta_ns, self.rules.margin)
+        return kept if self.rules.paper or rate == 0 else max(kept, self.size)
+
+    def kept(self, now: int) -> int:
+        """What stays here when the rest is offered."""
+        if self.full or (not self.rules.paper and (self.scarce or self.waiting)):
+            return 0
+        return self.threshold(now)
+
+    def wants(self) -> tuple[int, ...]:
+        """What waits here. A cut takes what it can get: powers of two can be met in part."""
+        debt = self.account.debt
+        parts = [1 << bit for bit in reversed(range(debt.bit_length())) if debt >> bit & 1]
+        parts += [request.amount for request in self.waiting.values()]
+        return tuple(parts[:WANTS_MAX])
+
+    def is_in_need(self, now: int) -> bool:
+        return bool(self.waiting or self.account.debt) or self.is_low(now)
+
+    def is_low(self, now: int) -> bool:
+        """Below the threshold (line 5 of algorithm 1), unless asking is known to bring nothing."""
+        if self.scarce or self.known_left(now) == 0:
+            return False
+        return self.here() < self.threshold(now)
+
+    def here(self) -> int:
+        return self.account.unspent + self.account.block + self.charging
+
+    def known_left(self, now: int) -> int | None:
+        """What was left anywhere when that was last decided, if it is still to be believed."""
+        verdict = self._verdict
+        if verdict is None or verdict.mints < self.mints:
+            return None
+        if self._verdict_until is not None and now >= self._verdict_until:
+            return None
+        return verdict.left
+
+    def learn_verdict(self, now: int, verdict: Verdict) -> None:
+        self._verdict = verdict
+        self._verdict_until = None if verdict.final else now + self.rules.memory_ns
+
+    def learn_mints(self, mints: int, quota: int) -> None:
+        """The quota changed: what was decided before no longer holds."""
+        self.mints = mints
+        self.burn.quota = max(quota, 1)
+        self.scarce = False
+        self._verdict = None
+
+    def learn_duration(self, duration_ns: int) -> None:
+        self.theta_ns = (self.theta_ns + duration_ns) // 2

@@ -1,0 +1,102 @@
+"""The lines of a node's journal: everything that happened to its units, oldest first.
+
+A line is written before anybody is told what it says. Debits count from the writing, credits
+from the moment the line is durable: a crash in between leaves every unit where it was.
+"""
+
+from __future__ import annotations
+
+import msgspec
+
+
+class Opened(msgspec.Struct, frozen=True, array_like=True, tag="o"):
+    """A life of this ledger began, with this generation."""
+
+    generation: int
+
+
+class Minted(msgspec.Struct, frozen=True, array_like=True, tag="m"):
+    """Entry `number` of the account's list in the store is taken in: units came into being here,
+    or (negative) are to be taken out of the world."""
+
+    account: str
+    number: int
+    amount: int
+
+
+class Burned(msgspec.Struct, frozen=True, array_like=True, tag="b"):
+    """Units were taken out of the world, for a cut."""
+
+    account: str
+    amount: int
+
+
+class Held(msgspec.Struct, frozen=True, array_like=True, tag="h"):
+    """Units of every account in the chain are reserved for one acquisition."""
+
+    hold: int
+    tenant: str
+    accounts: tuple[str, ...]
+    amount: int
+    key: str | None
+
+
+class Settled(msgspec.Struct, frozen=True, array_like=True, tag="s"):
+    """A hold is over: so much was used, the rest is unspent again."""
+
+    hold: int
+    used: int
+
+
+class Blocked(msgspec.Struct, frozen=True, array_like=True, tag="k"):
+    """Charged ahead: a block that is spent as far as a crash can tell. Negative: given back."""
+
+    account: str
+    amount: int
+
+
+class Sent(msgspec.Struct, frozen=True, array_like=True, tag="t"):
+    """Transfer `number` on the way to `to`: debited here, to be resent until acknowledged."""
+
+    account: str
+    to: str
+    number: int
+    amount: int
+
+
+class Received(msgspec.Struct, frozen=True, array_like=True, tag="r"):
+    """Credit and id in one line: everything from `sender` up to `number` has been taken in."""
+
+    account: str
+    sender: str
+    number: int
+    amount: int
+
+
+class Balance(msgspec.Struct, frozen=True, array_like=True, tag="a"):
+    """One account of a compacted journal, with its channels: (peer, sent, received, outbox).
+    Units of open holds are in the `Kept` lines that follow."""
+
+    account: str
+    unspent: int
+    spent: int
+    debt: int
+    mints: int
+    channels: tuple[tuple[str, int, int, tuple[tuple[int, int], ...]], ...]
+
+
+class Kept(msgspec.Struct, frozen=True, array_like=True, tag="e"):
+    """A hold of a compacted journal: open, or (`used` is a number) remembered for its key."""
+
+    hold: int
+    tenant: str
+    accounts: tuple[str, ...]
+    amount: int
+    key: str | None
+    used: int | None
+
+
+Entry = Opened | Minted | Burned | Held | Settled | Blocked | Sent | Received | Balance | Kept
+
+encode = msgspec.msgpack.Encoder().encode
+decode = msgspec.msgpack.Decoder(Entry).decode

@@ -1,0 +1,351 @@
+"""A node's ledger: every unit this node answers for, and how units leave and arrive.
+
+**Invariants.** For each account, in each ledger, after every method:
+
+- `endowment = unspent + block + held + spent`: what came in less what went out is all accounted for;
+- a debit counts from the moment it is written, a credit from the moment its line is durable;
+- transfer `number` on a channel is credited once, in order, and in the same line that says so.
+
+Over all ledgers of a resource, endowments + units in flight = units minted - units burned. A unit
+in flight is one that its sender wrote and its receiver has not made durable; the sender's outbox
+keeps it until the receiver said that it did. No clock can bring it back.
+
+Sending is cumulative: a message carries every transfer that is not acknowledged yet, so the
+newest message says all that the lost ones did, and one integer a channel tells old from new.
+
+A crash keeps a durable prefix of the lines. What it can lose: lines nobody was told about, and
+(in `fast` mode) the rest of a block, which was charged before it was used and stays spent.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterator, Sequence
+
+from bursar.quotas import entries
+from bursar.quotas.entries import Blocked, Burned, Entry, Held, Minted, Opened, Received, Sent, Settled
+
+KEYS_MAX = 100_000
+"""Keys remembered after their hold is over; the oldest are forgotten first."""
+
+
+class Channel:
+    """What went to and came from one other ledger, for one account.
+
+    sent       number of the last transfer written here
+    outbox     number -> (amount, line that wrote it), not acknowledged yet
+    received   number of the last transfer from there that is durable here
+    receiving  the same, written and perhaps not durable yet
+    """
+
+    __slots__ = ("ack_at", "outbox", "received", "receiving", "resend_at", "resend_ns", "sent")
+
+    def __init__(self) -> None:
+        self.sent = 0
+        self.outbox: dict[int, tuple[int, int]] = {}
+        self.received = 0
+        self.receiving = 0
+        self.resend_at: int | None = None
+        self.resend_ns = 0
+        self.ack_at: int | None = None
+
+
+class Account:
+    """One account in one ledger. `block` is `fast` mode's: charged ahead, and not granted yet."""
+
+    __slots__ = ("block", "channels", "debt", "endowment", "held", "mints", "name", "spent", "unspent")
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self.endowment = 0
+        self.unspent = 0
+        self.block = 0
+        self.held = 0
+        self.spent = 0
+        self.debt = 0
+        self.mints = 0
+        self.channels: dict[str, Channel] = {}
+
+    def channel(self, peer: str) -> Channel:
+        found = self.channels.get(peer)
+        if found is None:
+            found = self.channels[peer] = Channel()
+        return found
+
+    @property
+    def used(self) -> int:
+        """Units that were taken from this account here, for good or for now."""
+        return self.held + self.spent
+
+    def in_outbox(self) -> int:
+        return sum(amount for channel in self.channels.values() for amount, _ in channel.outbox.values())
+
+
+class Hold:
+    """Units reserved for one acquisition. `used` is None while it is open. A hold of `fast` mode
+    has no line of its own: its block paid for it."""
+
+    __slots__ = ("accounts", "amount", "expires_at", "key", "number", "tenant", "used", "written")
+
+    def __init__(
+        self,
+        number: int,
+        tenant: str,
+        accounts: tuple[str, ...],
+        amount: int,
+        key: str | None,
+        written: bool,
+    ) -> None:
+        self.number = number
+        self.tenant = tenant
+        self.accounts = accounts
+        self.amount = amount
+        self.key = key
+        self.written = written
+        self.used: int | None = None
+        self.expires_at: int | None = None
+
+
+class Ledger:
+    """The units of one node. `identity` names the ledger, not the machine: a node whose disk was
+    lost begins another ledger, and transfers to the old one never reach it."""
+
+    def __init__(self, identity: str) -> None:
+        self.identity = identity
+        self.generation = 0
+        self.accounts: dict[str, Account] = {}
+        self.holds: dict[int, Hold] = {}
+        self.keys: dict[str, Hold] = {}
+        self.written = 0
+        self.durable = 0
+        self._hold_number = 0
+        self._closed_keys: deque[str] = deque()
+        self._lines: list[bytes] = []
+        self._credits: deque[tuple[int, Entry]] = deque()
+        self._settling: dict[int, Hold] = {}
+
+    def account(self, name: str) -> Account:
+        found = self.accounts.get(name)
+        if found is None:
+            found = self.accounts[name] = Account(name)
+        return found
+
+    # -- the journal
+
+    def take_lines(self) -> list[bytes]:
+        """The lines written since the last call, to be appended to the journal in this order."""
+        lines, self._lines = self._lines, []
+        return lines
+
+    def synced(self, lines: int) -> list[Account]:
+        """The first `lines` lines of this life are durable: their credits count. Returns the
+        accounts that gained."""
+        self.durable = max(self.durable, lines)
+        gained: dict[str, Account] = {}
+        while self._credits and self._credits[0][0] <= self.durable:
+            _, entry = self._credits.popleft()
+            gained.update((account.name, account) for account in self._credit(entry))
+        return list(gained.values())
+
+    def pending_credits(self) -> Iterator[Entry]:
+        """The lines whose credits do not count yet."""
+        return (entry for _, entry in self._credits)
+
+    def open(self, generation: int) -> None:
+        """Begin a life, after the replay."""
+        self.generation = generation
+        self._hold_number = generation << 32
+        self._write(Opened(generation))
+
+    def _write(self, entry: Entry, *, credits: bool = False) -> int:
+        self.written += 1
+        self._lines.append(entries.encode(entry))
+        if credits:
+            self._credits.append((self.written, entry))
+        return self.written
+
+    # -- units come into being, and leave the world
+
+    def mint(self, name: str, number: int, amount: int) -> None:
+        """Take in entry `number` of the account's list in the store, once. A negative amount is a
+        cut: a debt that this ledger pays out of whatever is unspent here, now and later."""
+        account = self.account(name)
+        if number <= account.mints:
+            return
+        account.mints = number
+        entry = Minted(name, number, amount)
+        if amount < 0:
+            account.debt -= amount
+        self._write(entry, credits=amount > 0)
+
+    def burn(self, account: Account) -> int:
+        """Pay as much of the account's debt as is unspent here."""
+        amount = min(account.debt, account.unspent)
+        if amount > 0:
+            account.debt -= amount
+            account.unspent -= amount
+            account.endowment -= amount
+            self._write(Burned(account.name, amount))
+        return amount
+
+    # -- transfers
+
+    def send(self, account: Account, to: str, amount: int) -> int:
+        """Debit units that go to another ledger. They may be sent once the line is durable;
+        returns the line."""
+        assert 0 < amount <= account.unspent and to != self.identity, "sends what is here, elsewhere"
+        channel = account.channel(to)
+        channel.sent += 1
+        account.unspent -= amount
+        account.endowment -= amount
+        line = self._write(Sent(account.name, to, channel.sent, amount))
+        channel.outbox[channel.sent] = (amount, line)
+        return line
+
+    def pending(self, account: Account, peer: str) -> tuple[tuple[int, int], ...]:
+        """(number, amount) of every transfer to `peer` that is durable and not acknowledged."""
+        channel = account.channels.get(peer)
+        if channel is None:
+            return ()
+        return tuple((n, amount) for n, (amount, line) in channel.outbox.items() if line <= self.durable)
+
+    def receive(self, account: Account, sender: str, units: Sequence[tuple[int, int]]) -> bool:
+        """Write down what is new among the transfers that a message carries; True if anything."""
+        channel = account.channel(sender)
+        last, total = channel.receiving, 0
+        for number, amount in units:
+            if number == last + 1 and amount > 0:
+                last, total = number, total + amount
+        if total == 0:
+            return False
+        channel.receiving = last
+        self._write(Received(account.name, sender, last, total), credits=True)
+        return True
+
+    def acknowledge(self, account: Account, peer: str, number: int) -> None:
+        """`peer` has made every transfer up to `number` durable: they need no resending. Nothing
+        is written: forgetting it in a crash costs a repeated message."""
+        channel = account.channels.get(peer)
+        if channel is None or number > channel.sent:
+            return
+        for done in [n for n in channel.outbox if n <= number]:
+            del channel.outbox[done]
+        if not channel.outbox:
+            channel.resend_at = None
+            channel.resend_ns = 0
+
+    # -- holds
+
+    def hold(self, tenant: str, chain: Sequence[Account], amount: int, key: str | None) -> Hold | None:
+        """Reserve `amount` in every account of the chain, or in none. The grant may be told once
+        the line (`written`) is durable."""
+        for account in chain:
+            if account.unspent < amount:
+                return None
+        hold = self._add_hold(tenant, chain, amount, key, written=True)
+        for account in chain:
+            account.unspent -= amount
+            account.held += amount
+        self._write(Held(hold.number, tenant, hold.accounts, amount, key))
+        return hold
+
+    def hold_from_block(
+        self, tenant: str, chain: Sequence[Account], amount: int, key: str | None
+    ) -> Hold | None:
+        """The same from units that were charged ahead: nothing to write, the grant stands."""
+        for account in chain:
+            if account.block < amount:
+                return None
+        for account in chain:
+            account.block -= amount
+            account.held += amount
+        return self._add_hold(tenant, chain, amount, key, written=False)
+
+    def settle(self, hold: Hold, used: int) -> None:
+        """End a hold: `used` is spent, the rest comes back. Told before it is durable: a crash
+        that forgets it leaves the hold open, to be charged in full."""
+        assert hold.used is None and 0 <= used <= hold.amount, "settled once, within the hold"
+        self.close_hold(hold, used)
+        for account in map(self.account, hold.accounts):
+            account.spent += used
+            if hold.written:
+                # The rest stays held until the line is durable: a crash before that would charge
+                # the hold in full, and the rest must not be spent twice.
+                account.held -= used
+            else:
+                account.held -= hold.amount
+                account.block += hold.amount - used
+        if hold.written:
+            self._settling[hold.number] = hold
+            self._write(Settled(hold.number, used), credits=True)
+
+    def charge_block(self, account: Account, amount: int) -> None:
+        """Charge a block ahead; its units may be granted once the line is durable."""
+        assert 0 < amount <= account.unspent
+        account.unspent -= amount
+        account.spent += amount
+        self._write(Blocked(account.name, amount), credits=True)
+
+    def return_block(self, account: Account, amount: int) -> None:
+        """Give back units of a block that were not granted."""
+        assert 0 < amount <= account.block
+        account.block -= amount
+        account.spent += amount
+        self._write(Blocked(account.name, -amount), credits=True)
+
+    def _add_hold(
+        self, tenant: str, chain: Sequence[Account], amount: int, key: str | None, written: bool
+    ) -> Hold:
+        self._hold_number += 1
+        names = tuple([account.name for account in chain])
+        hold = Hold(self._hold_number, tenant, names, amount, key, written)
+        self.holds[hold.number] = hold
+        if key is not None:
+            self.keys[key] = hold
+        return hold
+
+    def close_hold(self, hold: Hold, used: int) -> None:
+        hold.used = used
+        del self.holds[hold.number]
+        self.remember_key(hold)
+
+    def remember_key(self, hold: Hold) -> None:
+        """A retry of a hold that is over must find it; the oldest are forgotten."""
+        if hold.key is None:
+            return
+        self._closed_keys.append(hold.key)
+        while len(self._closed_keys) > KEYS_MAX:
+            self.keys.pop(self._closed_keys.popleft(), None)
+
+    def closed_holds(self) -> Iterator[Hold]:
+        """Those that are remembered for their key and were written."""
+        return (hold for hold in map(self.keys.__getitem__, self._closed_keys) if hold.written)
+
+    def settling_holds(self) -> Iterator[Hold]:
+        """Those whose end is written and not durable yet."""
+        return iter(self._settling.values())
+
+    # -- credits, when durable
+
+    def _credit(self, entry: Entry) -> list[Account]:
+        if isinstance(entry, Settled):
+            return self._refund(self._settling.pop(entry.hold), entry.used)
+        assert isinstance(entry, Minted | Received | Blocked), "the other lines credit nothing"
+        account = self.account(entry.account)
+        if isinstance(entry, Blocked):
+            account.spent -= abs(entry.amount)
+            account.block += max(entry.amount, 0)
+            account.unspent += max(-entry.amount, 0)
+            return [account]
+        if isinstance(entry, Received):
+            account.channel(entry.sender).received = entry.number
+        account.endowment += entry.amount
+        account.unspent += entry.amount
+        return [account]
+
+    def _refund(self, hold: Hold, used: int) -> list[Account]:
+        chain = [self.account(name) for name in hold.accounts]
+        for account in chain:
+            account.held -= hold.amount - used
+            account.unspent += hold.amount - used
+        return chain

@@ -1,0 +1,157 @@
+"""A ledger out of its journal, and the journal made short again.
+
+`replay` reads every line as it would be found after a crash: a block is spent, a hold whose end
+was not written is open. `compact` writes the present state as lines that replay to what the
+journal before it would have replayed to, so the two may be swapped at any moment.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable
+
+from bursar.errors import JournalError
+from bursar.quotas import entries
+from bursar.quotas.entries import (
+    Balance,
+    Blocked,
+    Burned,
+    Entry,
+    Held,
+    Kept,
+    Minted,
+    Opened,
+    Received,
+    Sent,
+    Settled,
+)
+from bursar.quotas.ledger import Account, Channel, Hold, Ledger
+
+DURABLE = 0
+"""The line of an outbox entry that an earlier life wrote: sent at once."""
+
+
+def replay(ledger: Ledger, records: Iterable[bytes]) -> None:
+    """Take in what earlier lives of this ledger wrote."""
+    for position, record in enumerate(records):
+        try:
+            entry = entries.decode(record)
+        except ValueError as error:
+            where = f"line {position} of the ledger {ledger.identity}"
+            raise JournalError(f"{where} cannot be read: {error}") from error
+        _apply(ledger, entry)
+
+
+def _apply(ledger: Ledger, entry: Entry) -> None:
+    match entry:
+        case Opened(generation):
+            ledger.generation = generation
+        case Held() | Kept():
+            _apply_hold(ledger, entry)
+        case Settled(number, used):
+            _apply_settled(ledger, number, used)
+        case Balance():
+            _apply_balance(ledger, entry)
+        case _:
+            _apply_units(ledger.account(entry.account), entry)
+
+
+def _apply_units(account: Account, entry: Minted | Burned | Blocked | Sent | Received) -> None:
+    match entry:
+        case Minted(_, number, amount):
+            account.mints = max(account.mints, number)
+            account.debt += max(-amount, 0)
+            _gain(account, max(amount, 0))
+        case Burned(_, amount):
+            account.debt -= amount
+            _gain(account, -amount)
+        case Blocked(_, amount):
+            account.unspent -= amount
+            account.spent += amount
+        case Sent(_, to, number, amount):
+            channel = account.channel(to)
+            channel.sent = number
+            channel.outbox[number] = (amount, DURABLE)
+            _gain(account, -amount)
+        case Received(_, sender, number, amount):
+            channel = account.channel(sender)
+            channel.received = channel.receiving = number
+            _gain(account, amount)
+
+
+def _gain(account: Account, amount: int) -> None:
+    account.unspent += amount
+    account.endowment += amount
+
+
+def _apply_hold(ledger: Ledger, entry: Held | Kept) -> None:
+    hold = Hold(entry.hold, entry.tenant, entry.accounts, entry.amount, entry.key, written=True)
+    if hold.key is not None:
+        ledger.keys[hold.key] = hold
+    if isinstance(entry, Kept) and entry.used is not None:
+        hold.used = entry.used
+        ledger.remember_key(hold)
+        return
+    ledger.holds[hold.number] = hold
+    for account in map(ledger.account, entry.accounts):
+        account.held += hold.amount
+        if isinstance(entry, Held):
+            account.unspent -= hold.amount
+        else:
+            account.endowment += hold.amount
+
+
+def _apply_settled(ledger: Ledger, number: int, used: int) -> None:
+    hold = ledger.holds[number]
+    ledger.close_hold(hold, used)
+    for account in map(ledger.account, hold.accounts):
+        account.held -= hold.amount
+        account.spent += used
+        account.unspent += hold.amount - used
+
+
+def _apply_balance(ledger: Ledger, entry: Balance) -> None:
+    account = ledger.account(entry.account)
+    account.unspent = entry.unspent
+    account.spent = entry.spent
+    account.endowment = entry.unspent + entry.spent
+    account.debt = entry.debt
+    account.mints = entry.mints
+    for peer, sent, received, outbox in entry.channels:
+        channel = account.channel(peer)
+        channel.sent = sent
+        channel.received = channel.receiving = received
+        channel.outbox = {number: (amount, DURABLE) for number, amount in outbox}
+
+
+def compact(ledger: Ledger) -> list[bytes]:
+    """The journal that says the same in as few lines as there are accounts, holds and keys, and
+    the credits that do not count yet."""
+    waiting = list(ledger.pending_credits())
+    settling = {entry.hold for entry in waiting if isinstance(entry, Settled)}
+    holds = [*ledger.settling_holds(), *(hold for hold in ledger.holds.values() if hold.written)]
+    lines: list[Entry] = [Opened(ledger.generation)]
+    kept: Counter[str] = Counter()
+    for hold in holds:
+        kept.update(dict.fromkeys(hold.accounts, hold.amount))
+    lines += [_balance(account, kept[account.name]) for account in ledger.accounts.values()]
+    lines += [_kept(hold, used=None) for hold in holds]
+    lines += [_kept(hold, hold.used) for hold in ledger.closed_holds() if hold.number not in settling]
+    lines += [entry for entry in waiting if not isinstance(entry, Blocked) or entry.amount < 0]
+    return [entries.encode(line) for line in lines]
+
+
+def _balance(account: Account, kept: int) -> Balance:
+    """As a crash would find it: what is neither unspent nor in a written hold is spent."""
+    spent = account.endowment - account.unspent - kept
+    channels = tuple((peer, *_channel(channel)) for peer, channel in account.channels.items())
+    return Balance(account.name, account.unspent, spent, account.debt, account.mints, channels)
+
+
+def _channel(channel: Channel) -> tuple[int, int, tuple[tuple[int, int], ...]]:
+    outbox = tuple((number, amount) for number, (amount, _) in channel.outbox.items())
+    return channel.sent, channel.received, outbox
+
+
+def _kept(hold: Hold, used: int | None) -> Kept:
+    return Kept(hold.number, hold.tenant, hold.accounts, hold.amount, hold.key, used)

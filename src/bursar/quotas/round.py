@@ -1,0 +1,396 @@
+"""One account's re-allocations at one node: algorithm 1 (aggregation) and 2 (distribution).
+
+A round is in one of three states:
+
+    IDLE       nothing is going on
+    GATHERING  asked children for what they can spare, and waits for their offers
+    WAITING    handed everything to the parent, and waits for a share of what it finds
+
+IDLE -> GATHERING when this node needs units, a child asks, or the parent collects. GATHERING ends
+when every child answered or patience did; then either the units are enough (or this is the root)
+and are shared out, or they are offered to the parent. WAITING ends with the parent's share, which
+is shared out in turn, or with the end of patience, after which it is tried again.
+
+Nothing here can lose or make a unit. What a round gets wrong costs messages and time.
+"""
+
+from __future__ import annotations
+
+from enum import Enum
+from typing import TYPE_CHECKING, Any
+
+from bursar.quotas import statement
+from bursar.quotas.allocation import lifetime_ns, serve_wants, split_by_rate, surplus
+from bursar.quotas.demand import WANTS_MAX, Demand
+from bursar.quotas.ledger import Account
+from bursar.quotas.messages import Busy, Collect, Offer, Share, Statement, Verdict
+from bursar.quotas.rules import Rules
+from bursar.world import SECOND_NS
+
+if TYPE_CHECKING:
+    from bursar.quotas.book import NodeBook
+
+
+class State(Enum):
+    IDLE = "idle"
+    GATHERING = "gathering"
+    WAITING = "waiting"
+
+
+class Round(Demand):
+    """awaited      children that were asked and have not answered
+    offers       of the children that take part
+    late         of children that came while this node waits for its parent
+    asked_by     the parent's Collect that is to be answered
+    heard        the newest number heard from each neighbour
+    hints        (units, rate, when) last known of each child's subtree
+    """
+
+    def __init__(self, rules: Rules, account: Account) -> None:
+        super().__init__(rules, account)
+        self.state = State.IDLE
+        self.wave = 0
+        self.began_at = 0
+        self.deadline = 0
+        self.asked_by: Collect | None = None
+        self.asked_upto = 0
+        self.awaited: dict[str, None] = {}
+        self.busy: dict[str, None] = {}
+        self.offers: dict[str, Offer] = {}
+        self.late: dict[str, Offer] = {}
+        self.heard: dict[str, int] = {}
+        self.hints: dict[str, tuple[int, float, int]] = {}
+        self.whole_until: int | None = None
+        self.retry_at = 0
+        self.retry_ns = rules.retry_ns
+
+    # -- beginning
+
+    def look_for_need(self, book: NodeBook, now: int) -> None:
+        """Start a round if this node needs units and none runs."""
+        if self.state is not State.IDLE or not self.is_in_need(now):
+            return
+        if now >= self.retry_at:
+            self.begin(book, now)
+        elif self.waiting or not self.rules.paper:
+            book.wake_round(self.retry_at, self.account)
+
+    def retry_soon(self, book: NodeBook, now: int) -> None:
+        self.retry_at = now
+        self.retry_ns = self.rules.retry_ns
+        self.look_for_need(book, now)
+
+    def begin(self, book: NodeBook, now: int) -> None:
+        self._mark_begin(now)
+        self._gather(book, now, self._choose_children(book, now))
+
+    def _mark_begin(self, now: int) -> None:
+        if self.state is State.IDLE:
+            self.began_at = now
+            self.burn.count_event(self.account.used)
+        self.state = State.GATHERING
+
+    def _gather(self, book: NodeBook, now: int, children: list[str]) -> None:
+        self.wave = book.next_wave()
+        self.asked_upto = max(self.waiting, default=0)
+        self.awaited = dict.fromkeys(children)
+        self.busy = {}
+        if not children:
+            self._conclude(book, now)
+            return
+        self._set_deadline(book, now, self.rules.patience_ns)
+        for child in children:
+            self._collect(book, now, child)
+
+    def _choose_children(self, book: NodeBook, now: int) -> list[str]:
+        others = [child for child in book.children if child not in self.offers]
+        if self.rules.paper:
+            asked = self.asked_by
+            return [] if asked is not None and self._stops_here(now, asked) else others
+        if self.scarce or (self.asked_by is None and self._is_enough(now)):
+            return []
+        return [child for child in others if self._may_spare(now, child)]
+
+    def _stops_here(self, now: int, asked: Collect) -> bool:
+        """Line 39: with what the coordinators above have, there is enough already."""
+        kept = self.threshold(now)
+        pool = asked.pool + surplus(self.account.unspent, kept)
+        return pool > (self.rules.beta or 1) * (asked.threshold + kept)
+
+    def _may_spare(self, now: int, child: str) -> bool:
+        """By the last that was heard of it; a child never heard of may."""
+        if child not in self.hints:
+            return True
+        units, rate, at = self.hints[child]
+        used = rate * (now - at + self.rules.margin * self.theta_ns) / SECOND_NS
+        return units - used > self.size
+
+    def _collect(self, book: NodeBook, now: int, child: str) -> None:
+        pool, kept = surplus(self.account.unspent, self.kept(now)), self.threshold(now)
+        if self.asked_by is not None:
+            pool += self.asked_by.pool
+            kept += self.asked_by.threshold
+        fields = {"full": self.full, "pool": pool, "threshold": kept, "mints": self.mints}
+        book.post(now, Collect, self.account, child, wave=self.wave, **fields)
+
+    # -- being asked, and being answered
+
+    def hear_collect(self, book: NodeBook, now: int, note: Collect) -> None:
+        if note.source != book.parent or note.wave <= self.heard.get(note.source, 0):
+            return
+        if note.full:
+            self._accept(note)
+            if not (self.full and self.state is State.GATHERING):
+                self.prepare_full(book, now)
+        elif self.state is State.IDLE:
+            self._accept(note)
+            self.begin(book, now)
+        elif self.state is State.GATHERING and not self.rules.paper:
+            self._accept(note)
+        elif self.state is State.GATHERING:
+            book.post(now, Busy, self.account, note.source, wave=note.wave)
+        # WAITING: the offer that is on its way is the answer.
+
+    def _accept(self, note: Collect) -> None:
+        self.asked_by = note
+        self.heard[note.source] = note.wave
+
+    def hear_busy(self, book: NodeBook, now: int, note: Busy) -> None:
+        """PARTICIPATING: asked again, never counted as empty."""
+        if self.state is State.GATHERING and note.wave == self.wave and note.source in self.awaited:
+            self.busy[note.source] = None
+            book.wake_round(now + self.rules.retry_ns, self.account)
+
+    def hear_offer(self, book: NodeBook, now: int, note: Offer) -> None:
+        if note.number <= self.heard.get(note.source, 0):
+            return
+        self.heard[note.source] = note.number
+        self.hints[note.source] = (note.kept, note.rate, now)
+        if self.state is State.WAITING:
+            self.late[note.source] = note
+        elif self.state is State.IDLE:
+            self.offers = {note.source: note}
+            self.begin(book, now)
+        elif not self.full or note.statement is not None:
+            # (An offer that was under way when a full wave began says nothing: its answer will.)
+            self.offers[note.source] = note
+            if self.awaited.pop(note.source, 0) is None and not self.awaited:
+                self._conclude(book, now)
+
+    # -- enough, or further up
+
+    def _is_enough(self, now: int) -> bool:
+        pool = surplus(self.account.unspent, self.kept(now))
+        rest = pool - sum(self.wants()) - sum(sum(offer.wants) for offer in self.offers.values())
+        if rest < 0:
+            return False
+        if self.rules.beta is not None:
+            return pool > self.rules.beta * self._thresholds(now)
+        lasts_ns = lifetime_ns(rest, self._rates(now))
+        return lasts_ns is None or lasts_ns >= self._wanted_lifetime_ns(now)
+
+    def _thresholds(self, now: int) -> int:
+        """T of eq. 8."""
+        return self.threshold(now) + sum(offer.threshold for offer in self.offers.values())
+
+    def _rates(self, now: int) -> float:
+        return self.rate(now) + sum(offer.rate for offer in self.offers.values())
+
+    def _wanted_lifetime_ns(self, now: int) -> int:
+        """A subtree that is nearly as rich as the whole settles its own affairs."""
+        whole_ns = 0 if self.whole_until is None else max(0, self.whole_until - now)
+        return max(self.rules.beta_floor * self.theta_ns, int(self.rules.own_part * whole_ns))
+
+    def _all_wants(self) -> tuple[int, ...]:
+        wants = [*self.wants()]
+        for offer in self.offers.values():
+            wants += offer.wants
+        return tuple(wants[:WANTS_MAX])
+
+    def _conclude(self, book: NodeBook, now: int) -> None:
+        """Every child that will answer has answered."""
+        if book.parent is None:
+            self._conclude_at_root(book, now)
+        elif self.full or self.asked_by is not None or not self._is_enough(now):
+            self._offer(book, now, book.parent)
+        else:
+            self._share_out(book, now)
+
+    def _offer(self, book: NodeBook, now: int, parent: str) -> None:
+        fields: dict[str, Any] = {
+            "wave": self.asked_by.wave if self.asked_by is not None else 0,
+            "number": self.wave,
+            "threshold": self._thresholds(now),
+            "rate": self._rates(now),
+            "size": self.size + sum(offer.size for offer in self.offers.values()),
+            "nodes": 1 + sum(offer.nodes for offer in self.offers.values()),
+            "wants": self._all_wants(),
+            "low": self.is_low(now) or any(offer.low for offer in self.offers.values()),
+        }
+        amount = surplus(self.account.unspent, self.kept(now))
+        if amount:
+            book.ledger.send(self.account, parent, amount)
+        fields["kept"] = self.account.unspent + sum(offer.kept for offer in self.offers.values())
+        fields["statement"] = self._state(book) if self.full else None
+        self.asked_by = None
+        self.state = State.WAITING
+        self._set_deadline(book, now, self.rules.waiting_ns)
+        book.post(now, Offer, self.account, parent, **fields)
+
+    # -- sharing out (algorithm 2)
+
+    def hear_share(self, book: NodeBook, now: int, note: Share) -> None:
+        if note.source != book.parent or note.offer != self.wave or self.state is not State.WAITING:
+            return  # late: its units count, what it says of the whole is no longer so
+        self.scarce = note.scarce
+        self.whole_until = now + note.lifetime_ns if note.lifetime_ns else None
+        if note.verdict is not None:
+            self.learn_verdict(now, note.verdict)
+        self._share_out(book, now, note.verdict)
+
+    def _share_out(self, book: NodeBook, now: int, verdict: Verdict | None = None) -> None:
+        """Waiting requests first, then by rate, added to what each kept (eq. 5 and 6)."""
+        offers, shares = self.offers, self._split(now)
+        self.learn_duration(now - self.began_at)
+        self._end()
+        lasts_ns = max(0, self.whole_until - now) if self.whole_until is not None else 0
+        fields = {"lifetime_ns": lasts_ns, "scarce": self.scarce, "verdict": verdict}
+        for (child, offer), amount in zip(offers.items(), shares, strict=True):
+            if amount:
+                book.ledger.send(self.account, child, amount)
+            self.hints[child] = (offer.kept + amount, offer.rate, now)
+            book.post(now, Share, self.account, child, offer=offer.number, **fields)
+        self._serve_own(book, now)
+
+    def _split(self, now: int) -> list[int]:
+        """Each child's part of what is here."""
+        units = surplus(self.account.unspent, self.kept(now))
+        units -= serve_wants(units, self.wants())[0]
+        wanted = []
+        for offer in self.offers.values():
+            used, _ = serve_wants(units, offer.wants)
+            units -= used
+            wanted.append(used)
+        if self.scarce:
+            return wanted
+        rates = [self.rate(now), *(offer.rate for offer in self.offers.values())]
+        parts = split_by_rate(units, rates, self._place_of_need())
+        return [used + part for used, part in zip(wanted, parts[1:], strict=True)]
+
+    def _place_of_need(self) -> int:
+        """Who gets everything where nobody has a rate: the first child that asked, or this node."""
+        if not self.waiting:
+            for place, offer in enumerate(self.offers.values(), start=1):
+                if offer.low or offer.wants:
+                    return place
+        return 0
+
+    def _end(self) -> None:
+        self.state = State.IDLE
+        self.full = False
+        self.asked_by = None
+        self.awaited = {}
+        self.offers = {}
+
+    def _serve_own(self, book: NodeBook, now: int) -> None:
+        """What waits here is served; who came during the round is next. A node whose need was not
+        met asks less and less often, one whose need is new asks at once."""
+        self._back_off(now)
+        book.serve(now, self.account)
+        if not self.waiting or min(self.waiting) > self.asked_upto:
+            self.retry_ns = self.rules.retry_ns
+            if not self.is_low(now):
+                self.retry_at = now
+        self._go_on(book, now)
+
+    def _back_off(self, now: int) -> None:
+        self.retry_at = now + self.retry_ns
+        self.retry_ns = min(2 * self.retry_ns, self.rules.retry_max_ns)
+
+    def _go_on(self, book: NodeBook, now: int) -> None:
+        if self.late and self.state is State.IDLE:
+            self.offers, self.late = self.late, {}
+            self.begin(book, now)
+        else:
+            self.look_for_need(book, now)
+
+    # -- the root decides
+
+    def _conclude_at_root(self, book: NodeBook, now: int) -> None:
+        lasts_ns = lifetime_ns(self.account.unspent, self._rates(now))
+        self.whole_until = None if lasts_ns is None else now + lasts_ns
+        if self.full:
+            self._share_out(book, now, self._decide(book, now))
+        elif self._has_unmet() or (not self.scarce and self._is_scarce(book)):
+            self.prepare_full(book, now)
+        else:
+            self._share_out(book, now)
+
+    def prepare_full(self, book: NodeBook, now: int) -> None:
+        """Everything is wanted. What was charged ahead goes back first; the wave goes down once
+        all that is written here is durable, so that nothing is under way within the node."""
+        self._mark_begin(now)
+        self.full = True
+        self.awaited = {}
+        if self.account.block > 0:
+            book.ledger.return_block(self.account, self.account.block)
+        self._set_deadline(book, now, self.rules.patience_ns)
+        book.defer(now, "begin_full", self.account.name)
+
+    def begin_full(self, book: NodeBook, now: int) -> None:
+        if self.full and self.state is State.GATHERING:
+            self.offers = {}
+            self._gather(book, now, list(book.children))
+
+    def _has_unmet(self) -> bool:
+        return serve_wants(self.account.unspent, self._all_wants())[1] > 0
+
+    def _is_scarce(self, book: NodeBook) -> bool:
+        """So little is left that spreading it would only make everybody ask again."""
+        nodes = 1 + sum(offer.nodes for offer in self.offers.values())
+        size = self.size + sum(offer.size for offer in self.offers.values())
+        wanted = self.rules.scarce_requests * size * len(book.members) // nodes
+        return not self.rules.paper and self.account.unspent - sum(self._all_wants()) < wanted
+
+    def _decide(self, book: NodeBook, now: int) -> Verdict | None:
+        """A full wave is over: everything unspent is here, if everybody answered."""
+        state = self._state(book)
+        if not statement.is_complete(state, book.members, self.mints):
+            return None
+        self.scarce = self._is_scarce(book)
+        used, _ = serve_wants(self.account.unspent, self._all_wants())
+        # Units that go to waiting requests are spoken for, but may come back like those held.
+        final = state.held == 0 and used == 0
+        verdict = Verdict(self.account.unspent - used, final, state.mints)
+        self.learn_verdict(now, verdict)
+        return verdict
+
+    def _state(self, book: NodeBook) -> Statement:
+        parts = [offer.statement for offer in self.offers.values() if offer.statement is not None]
+        return statement.merge(book.identity, self.account, self.mints, parts)
+
+    # -- time
+
+    def _set_deadline(self, book: NodeBook, now: int, patience_ns: int) -> None:
+        self.deadline = now + patience_ns
+        book.wake_round(self.deadline, self.account)
+
+    def wake(self, book: NodeBook, now: int) -> None:
+        if self.state is State.IDLE:
+            self.look_for_need(book, now)
+        elif now < self.deadline:
+            self._ask_again(book, now)
+        elif self.state is State.GATHERING:
+            self.awaited = {}
+            self._conclude(book, now)
+        else:
+            # The parent did not answer. What was offered is its to give; ask again later.
+            self._end()
+            self._back_off(now)
+            self._go_on(book, now)
+
+    def _ask_again(self, book: NodeBook, now: int) -> None:
+        busy, self.busy = self.busy, {}
+        for child in busy:
+            if child in self.awaited:
+                self._collect(book, now, child)

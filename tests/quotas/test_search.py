@@ -1,0 +1,137 @@
+"""Every order of events of two- and three-node worlds, and mutations that the search must catch."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from bursar.book import Effects
+from bursar.quotas.book import NodeBook
+from bursar.quotas.ledger import Account
+from bursar.sim.scenarios.quota_small import CHAIN, SMALL_RULES, THREE, TWO, SmallQuota
+from bursar.sim.search import Budget, Found, Search
+from bursar.world import MILLISECOND_NS
+
+
+def search(states_max: int = 400_000, **settings: Any) -> Found:
+    world = type("World", (SmallQuota,), settings)()
+    return Search(world, states_max).run()
+
+
+def assert_nothing_found(found: Found) -> None:
+    assert found.why is None and found.complete, str(found)
+    assert found.states > 1_000, "a world too small to say anything"
+
+
+def test_two_nodes_with_a_crash_never_overspend_nor_refuse_wrongly() -> None:
+    assert_nothing_found(search(places=TWO, budget=Budget(crashes=1, duplicates=0, moves=1)))
+
+
+def test_two_nodes_with_loss_and_duplication_never_overspend_nor_refuse_wrongly() -> None:
+    assert_nothing_found(search(places=TWO, budget=Budget(crashes=0, duplicates=1, drops=1, moves=2)))
+
+
+def test_a_chain_of_three_with_a_crash_never_overspends() -> None:
+    budget = Budget(crashes=1, duplicates=0, moves=1)
+    assert_nothing_found(search(places=CHAIN, askers=("c",), budget=budget))
+
+
+def test_a_star_of_three_with_duplication_never_overspends() -> None:
+    budget = Budget(crashes=0, duplicates=1, moves=2)
+    horizon_ns = 5 * MILLISECOND_NS
+    assert_nothing_found(search(places=THREE, askers=("b", "c"), budget=budget, horizon_ns=horizon_ns))
+
+
+def test_a_star_of_three_with_a_crash_never_overspends() -> None:
+    budget = Budget(crashes=1, duplicates=0, moves=2)
+    horizon_ns = 15 * MILLISECOND_NS
+    assert_nothing_found(search(places=THREE, askers=("b", "c"), budget=budget, horizon_ns=horizon_ns))
+
+
+def test_settled_holds_give_back_once_whatever_crashes() -> None:
+    found = search(settles=True, amounts=(1,), askers=("b",), budget=Budget(crashes=1, duplicates=0, moves=3))
+    assert_nothing_found(found)
+
+
+def test_blocks_charged_ahead_are_never_spent_twice() -> None:
+    budget = Budget(crashes=1, duplicates=0, moves=2)
+    found = search(block=2, amounts=(1,), askers=("b",), budget=budget, horizon_ns=12 * MILLISECOND_NS)
+    assert_nothing_found(found)
+
+
+def test_the_papers_form_keeps_the_same_ledger() -> None:
+    """Sections IV-B1 and IV-B2."""
+    paper = replace(SMALL_RULES, paper=True, beta=1, margin=1.0)
+    assert_nothing_found(search(rules=paper, budget=Budget(crashes=1, duplicates=0, moves=1)))
+
+
+class SendsFirst(NodeBook):
+    """Mutation: a message leaves before its debit is durable."""
+
+    def post(self, now: int, kind: Any, account: Account, to: str, **fields: Any) -> None:
+        durable, self.ledger.durable = self.ledger.durable, self.ledger.written
+        self._emit(now, kind, account.name, to, fields)
+        self.ledger.durable = durable
+
+
+class Reverts(NodeBook):
+    """Mutation: a transfer that is not acknowledged in time is taken back."""
+
+    def tick(self, now: int) -> Effects:
+        for account in self.ledger.accounts.values():
+            for channel in account.channels.values():
+                if channel.resend_at is not None and now >= channel.resend_at:
+                    for number in list(channel.outbox):
+                        amount, _ = channel.outbox.pop(number)
+                        account.unspent += amount
+                        account.endowment += amount
+        return super().tick(now)
+
+
+class AnswersFirst(NodeBook):
+    """Mutation: a grant is told before it is durable."""
+
+    def defer(self, now: int, what: str, *arguments: Any) -> None:
+        if what == "_answer":
+            self._answer(now, *arguments)
+        else:
+            super().defer(now, what, *arguments)
+
+
+class Recredits(NodeBook):
+    """Mutation: the id of a transfer is not written with its credit."""
+
+    def receive(self, now: int, sender: str, message: Any) -> Effects:
+        account = self.ledger.account(message.account)
+        channel = account.channel(message.source)
+        if message.units and channel.received == channel.receiving:
+            channel.received = channel.receiving = message.units[0][0] - 1
+        return super().receive(now, sender, message)
+
+
+class RefusesLocally(NodeBook):
+    """Mutation: what is not here is refused (the root's verdict is not waited for)."""
+
+    def _look_for_need(self, now: int, chain: Any) -> None:
+        from bursar.quotas.book import Refusal
+
+        for request in list(self.requests.values()):
+            self._refuse(request, Refusal("acme", 0, request.amount))
+
+
+@pytest.mark.parametrize(
+    ("mutation", "settings"),
+    [
+        (SendsFirst, {"budget": Budget(crashes=1, duplicates=0, moves=1)}),
+        (Reverts, {"budget": Budget(crashes=0, duplicates=0, moves=1)}),
+        (AnswersFirst, {"budget": Budget(crashes=1, duplicates=0, moves=1), "amounts": (1,)}),
+        (Recredits, {"budget": Budget(crashes=0, duplicates=1, moves=1)}),
+        (RefusesLocally, {"budget": Budget(crashes=0, duplicates=0, moves=1)}),
+    ],
+    ids=lambda value: value.__name__ if isinstance(value, type) else "",
+)
+def test_mutations_are_caught(mutation: type[NodeBook], settings: dict[str, Any]) -> None:
+    found = search(book=mutation, **settings)
+    assert found.why is not None, f"{mutation.__name__} was not caught: {found}"
