@@ -2,11 +2,21 @@
 
 from __future__ import annotations
 
+from typing import TypeVar
+
 from bursar.book import Effects as ServerEffects
 from bursar.rates.controller import ControllerBook, Effects, ServerView
 from bursar.rates.messages import Grant
 from bursar.rates.server import ServerBook
-from bursar.sim.scenarios.rate import RateScenario
+from bursar.sim.scenarios.rate import (
+    RateScenario,
+    SmallCrash,
+    SmallNextPeriod,
+    SmallRate,
+    SmallTakeOver,
+)
+
+WorldT = TypeVar("WorldT", RateScenario, SmallRate)
 
 
 class TakesAnyGrant(ServerBook):
@@ -64,6 +74,16 @@ class CountsFromReceipt(ServerBook):
         self.expires_at = self._now + grant.time_left_ns
 
 
+WORLDS = {
+    "rule 1: takes any grant": SmallTakeOver,
+    "rule 2: bounds fall on sending": SmallRate,
+    "rule 3: mints at once": SmallTakeOver,
+    "rule 4: forgets the dead": SmallCrash,
+    "rule 5: opens without waiting": SmallNextPeriod,
+    "rule 5: counts from receipt": SmallNextPeriod,
+}
+"""The small world in which a search finds it."""
+
 BUGS = {
     "rule 1: takes any grant": TakesAnyGrant,
     "rule 2: bounds fall on sending": BoundsFallOnSending,
@@ -74,13 +94,18 @@ BUGS = {
 }
 
 
-def plant(bug: str) -> RateScenario:
-    scenario = RateScenario()
+def plant_scenario(bug: str) -> RateScenario:
+    return _plant(RateScenario(), bug)
+
+
+def plant_small_world(bug: str) -> SmallRate:
+    return _plant(WORLDS[bug](), bug)
+
+
+def _plant(world: WorldT, bug: str) -> WorldT:
     book = BUGS[bug]
     if issubclass(book, ServerBook):
-        scenario.server_book = book
+        world.server_book = book
     else:
-        scenario.controller_book = book
-    return scenario
-
-
+        world.controller_book = book
+    return world

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import pytest
-from rate_bugs import BUGS, plant
+from rate_bugs import BUGS, plant_scenario, plant_small_world
 
 from bursar.sim.errors import RunFailedError
 from bursar.sim.scenarios import run_seed
+from bursar.sim.scenarios.rate import SMALL_WORLDS, SmallRate
+from bursar.sim.search import Search
 from bursar.sim.simulation import Simulation
 
 SEEDS = 300
@@ -24,7 +26,7 @@ def test_no_tenant_passes_its_limit_in_any_period_under_every_fault(first: int) 
 def find(bug: str) -> RunFailedError | None:
     for seed in range(SEEDS_TO_FIND):
         try:
-            Simulation("rate", plant(bug), seed, keep=50).run()
+            Simulation("rate", plant_scenario(bug), seed, keep=50).run()
         except RunFailedError as failure:
             return failure
     return None
@@ -35,3 +37,18 @@ def test_each_rule_taken_out_is_found_by_seeds(bug: str) -> None:
     failure = find(bug)
     assert failure is not None, f"{SEEDS_TO_FIND} seeds did not find {bug}"
     assert "limit" in failure.why or "had begun" in failure.why
+
+
+@pytest.mark.parametrize("world", SMALL_WORLDS)
+def test_every_order_of_events_of_a_small_world_keeps_the_limit(world: type[SmallRate]) -> None:
+    found = Search(world()).run()
+    assert found.why is None, str(found)
+    assert found.complete
+    assert found.states > 1_000, "far fewer states than there were: is it still a search?"
+
+
+@pytest.mark.parametrize("bug", BUGS)
+def test_each_rule_taken_out_is_found_by_search(bug: str) -> None:
+    found = Search(plant_small_world(bug)).run()
+    assert found.why is not None, f"the search did not find {bug}"
+    assert "limit" in found.why or "had begun" in found.why

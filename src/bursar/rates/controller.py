@@ -139,7 +139,7 @@ class ControllerBook:
         self.views: dict[str, ServerView] = {}
         self.leading = False
         self.state = State(0, "", 0, ())
-        self._committing: State | None = None
+        self.committing: State | None = None
         self._sequence = 0
         self._ends_at = 0
         self._opens_at = 0
@@ -164,24 +164,24 @@ class ControllerBook:
     def deposed(self) -> None:
         """Somebody else changed the state: this node leads no more."""
         self.leading = False
-        self._committing = None
+        self.committing = None
         self._place_at = None
 
     def _commit(self, state: State) -> Effects:
-        if self._committing is not None:
+        if self.committing is not None:
             return []
-        self._committing = state
+        self.committing = state
         return [Commit(state)]
 
     def wants(self, state: State) -> bool:
         """Whether this is the state that the book waits to see committed."""
-        return state is self._committing
+        return state is self.committing
 
     def committed(self, now: int, state: State) -> Effects:
         """The store holds this state now."""
-        if state != self._committing:
+        if state != self.committing:
             return []
-        self._committing = None
+        self.committing = None
         before, self.state = self.state, state
         if not self.leading:
             return self._begin_leading(now)
