@@ -134,57 +134,66 @@ def serve(
 
 
 @njit(cache=True, nogil=True)
-def estimate_rows(
-    tables: Whole, history: npt.NDArray[np.uint16], newest: int, part_ns: int, left_ns: int, surprise: float
-) -> Any:
-    """Estimated demand till the end of the period as rows of a sparse matrix. `history` holds
-    arrivals by part of time, server and tenant, the parts in a circle that ends at `newest`."""
-    parts, servers, tenants = history.shape
-    indptr = np.zeros(tenants + 1, np.int64)
-    indices = np.empty(tenants * servers, np.int32)
-    data = np.empty(tenants * servers, np.int64)
+def estimate_demands(
+    first_server: int, last_server: int, tables: Whole, history: npt.NDArray[np.uint16], newest: int,
+    part_ns: int, left_ns: int, surprise: float, demand: Whole,
+) -> None:  # fmt: skip
+    """Demand till the end of the period, servers x tenants. `history` holds arrivals by part of
+    time, server and tenant, the parts in a circle that ends at `newest`."""
+    parts = history.shape[0]
     counts = np.zeros(parts, np.int64)
-    found = 0
-    for i in range(tenants):
-        for j in range(servers):
+    for j in range(first_server, last_server):
+        for i in range(history.shape[2]):
             for p in range(parts):
                 counts[p] = history[(newest + 1 + p) % parts, j, i]
             arrivals, seen = _count_recent(counts, surprise)
-            demand = tables[j, i, WAITING] + _extrapolate(arrivals, seen * part_ns, left_ns)
-            if demand > 0:
+            demand[j, i] = tables[j, i, WAITING] + _extrapolate(arrivals, seen * part_ns, left_ns)
+
+
+@njit(cache=True, nogil=True)
+def gather_rows(demand: Whole) -> Any:
+    """Servers x tenants, as the rows of a sparse matrix of tenants x servers."""
+    servers, tenants = demand.shape
+    indptr = np.zeros(tenants + 1, np.int64)
+    indices = np.empty(tenants * servers, np.int32)
+    data = np.empty(tenants * servers, np.int64)
+    found = 0
+    for i in range(tenants):
+        for j in range(servers):
+            if demand[j, i] > 0:
                 indices[found] = j
-                data[found] = demand
+                data[found] = demand[j, i]
                 found += 1
         indptr[i + 1] = found
     return indptr, indices[:found], data[:found]
 
 
 @njit(cache=True, nogil=True)
+def scatter_rows(indptr: Whole, indices: npt.NDArray[np.int32], data: Whole, cells: Whole) -> None:
+    """The way back: `cells` is servers x tenants."""
+    cells[:] = 0
+    for i in range(indptr.size - 1):
+        for c in range(indptr[i], indptr[i + 1]):
+            cells[indices[c], i] = data[c]
+
+
+@njit(cache=True, nogil=True)
 def place(
     first_server: int, last_server: int, tables: Whole, heads: Whole, states: Whole,
-    dispatched: Whole, indptr: Whole, indices: npt.NDArray[np.int32], tokens: Whole,
+    dispatched: Whole, tokens: Whole,
 ) -> None:  # fmt: skip
     """Priority tokens to the servers, counted from what each had dispatched when it reported;
     nobody has a limit."""
-    for i in range(indptr.size - 1):
-        c = indptr[i]
-        for j in range(first_server, last_server):
-            while c < indptr[i + 1] and indices[c] < j:
-                c += 1
-            held = tokens[c] if c < indptr[i + 1] and indices[c] == j else 0
-            priority = dispatched[j, i] + held if held > 0 else 0
+    for j in range(first_server, last_server):
+        for i in range(tokens.shape[1]):
+            priority = dispatched[j, i] + tokens[j, i] if tokens[j, i] > 0 else 0
             if tables[j, i, PRIORITY] != priority:
                 scheduler.grant(tables[j], heads[j], states[j], i, UNBOUNDED, priority, 0)
 
 
 @njit(cache=True, nogil=True)
-def read_dispatched(tables: Whole) -> Any:
-    """What each tenant was served at each server, and in all."""
-    servers, tenants, _ = tables.shape
-    dispatched = np.empty((servers, tenants), np.int64)
-    totals = np.zeros(tenants, np.int64)
-    for j in range(servers):
-        for i in range(tenants):
+def read_dispatched(first_server: int, last_server: int, tables: Whole, dispatched: Whole) -> None:
+    """What each tenant was served at each server."""
+    for j in range(first_server, last_server):
+        for i in range(dispatched.shape[1]):
             dispatched[j, i] = tables[j, i, DISPATCHED]
-            totals[i] += dispatched[j, i]
-    return dispatched, totals

@@ -49,6 +49,7 @@ def one(out: pathlib.Path, quick: bool) -> dict[str, Any]:
     met = [1.0 - outcome.miss() for outcome in outcomes]
     requests = [int(outcome.served.sum()) for outcome in outcomes]
     seconds = [outcome.simulated_s for outcome in outcomes]
+    cpu_s = float(np.median([outcome.cpu_s for outcome in outcomes]))
     allocation_ms = [1e3 * value for outcome in outcomes for value in outcome.allocation_s]
     low, high = int(first.reservation.min()), int(first.reservation.max())
     return {
@@ -59,6 +60,7 @@ def one(out: pathlib.Path, quick: bool) -> dict[str, Any]:
         "tenants_met_95_without_tokens": 1.0 - plain.miss(),
         "requests": requests,
         "simulated_s": seconds,
+        "simulated_cpu_s_median": cpu_s,
         "allocation_ms_median": float(np.median(allocation_ms)),
         "figures": names,
         "table": [
@@ -78,6 +80,7 @@ def one(out: pathlib.Path, quick: bool) -> dict[str, Any]:
                     "-",
                     f"{np.median(seconds):.1f} s, {max(seconds):.1f} s",
                 ),
+                ("processor time for it (median)", "-", f"{cpu_s:.1f} s"),
                 ("one allocation (median)", "-", f"{np.median(allocation_ms):.2f} ms"),
             )
         ],

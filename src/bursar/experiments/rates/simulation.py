@@ -69,6 +69,7 @@ class Outcome:
     changed_at: Real
     overloaded: Whole
     simulated_s: float
+    cpu_s: float
     allocation_s: list[float]
 
     @property
@@ -100,6 +101,8 @@ class Simulation:
         self._next_at = workload.first.copy()
         self._history = np.zeros((control.window, shape.servers, shape.tenants), dtype=np.uint16)
         self._newest = 0
+        self._dispatched = np.zeros((shape.servers, shape.tenants), dtype=np.int64)
+        self._cells = np.zeros_like(self._dispatched)
         self._done = np.zeros((shape.servers, shape.tenants), dtype=np.int32)
         self._free_at = np.full(shape.servers, -math.inf)
         self._busy_s = np.zeros(shape.servers)
@@ -112,7 +115,7 @@ class Simulation:
 
     def run(self) -> Outcome:
         """The whole period."""
-        began = time.perf_counter()
+        began, began_cpu = time.perf_counter(), time.process_time()
         control, period_s = self.control, self.shape.period_s
         interval_s = period_s / control.intervals
         if not 0.0 <= control.delay_s <= interval_s / control.parts:
@@ -131,6 +134,7 @@ class Simulation:
             self.workload.changed_at,
             np.array(self.overloaded),
             time.perf_counter() - began,
+            time.process_time() - began_cpu,
             self.allocation_s,
         )
 
@@ -142,8 +146,8 @@ class Simulation:
 
     def _pass_interval(self, start: float, interval_s: float) -> None:
         """Report, serve with the old tokens until the new ones are there, then with those."""
-        dispatched, totals = kernels.read_dispatched(self._tables)
-        allocation = self._allocate(totals, start, interval_s)
+        self._share(kernels.read_dispatched, (self._tables, self._dispatched))
+        allocation = self._allocate(start, interval_s)
         part_s = interval_s / self.control.parts
         placed_at = start + self.control.delay_s
         for p in range(self.control.parts):
@@ -152,19 +156,18 @@ class Simulation:
             if p == 0:
                 self._serve(arrived, begin, placed_at)
                 if self.control.tokens:
-                    self._place(dispatched, allocation)
+                    self._place(allocation)
                 begin = placed_at
             self._serve(arrived, begin, start + (p + 1) * part_s)
 
-    def _allocate(self, totals: Whole, start: float, interval_s: float) -> Allocation:
+    def _allocate(self, start: float, interval_s: float) -> Allocation:
         left_ns = round((self.shape.period_s - start) * SECOND_NS)
         part_ns = round(interval_s / self.control.parts * SECOND_NS)
-        indptr, indices, data = kernels.estimate_rows(
-            self._tables, self._history, self._newest, part_ns, left_ns, self.control.surprise
-        )
-        size = (self.shape.tenants, self.shape.servers)
-        demand = csr_array((data, indices, indptr), shape=size)
-        remaining = np.maximum(self.workload.reservation - totals, 0)
+        seen = (self._tables, self._history, self._newest, part_ns, left_ns, self.control.surprise)
+        self._share(kernels.estimate_demands, (*seen, self._cells))
+        indptr, indices, data = kernels.gather_rows(self._cells)
+        demand = csr_array((data, indices, indptr), shape=(self.shape.tenants, self.shape.servers))
+        remaining = np.maximum(self.workload.reservation - self._dispatched.sum(axis=0), 0)
         began = time.perf_counter()
         allocation = allocate(demand, self._estimate_capacity(left_ns), remaining)
         self.allocation_s.append(time.perf_counter() - began)
@@ -179,10 +182,12 @@ class Simulation:
         rate = np.where(served > 0, served / np.maximum(self._busy_s, 1e-9), self.shape.rate)
         return np.rint(rate * left_s).astype(np.int64)
 
-    def _place(self, dispatched: Whole, allocation: Allocation) -> None:
+    def _place(self, allocation: Allocation) -> None:
         tokens = allocation.tokens
         rows = (tokens.indptr.astype(np.int64), tokens.indices.astype(np.int32), tokens.data)
-        self._share(kernels.place, (self._tables, self._heads, self._states, dispatched, *rows))
+        kernels.scatter_rows(*rows, self._cells)
+        schedulers = (self._tables, self._heads, self._states)
+        self._share(kernels.place, (*schedulers, self._dispatched, self._cells))
 
     def _serve(self, arrived: Any, start: float, stop: float) -> None:
         if stop <= start:
