@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import os
 import random
 import struct
 from collections.abc import AsyncIterator, Awaitable, Callable
@@ -241,9 +240,9 @@ async def test_garbage_is_cut_off_and_counted(nodes: Open, seed: int) -> None:
         reader, writer = await connect_raw(a)
         if trial % 2:
             writer.write(hello(f"raw{trial}"))
-        junk = chance.randbytes(chance.randrange(1, 2000))
-        framed = struct.pack(">I", len(junk)) + junk
-        writer.write(framed if trial % 4 < 2 else b"\xff" + junk)
+        junk = chance.randbytes(chance.randrange(6, 2000))
+        framed = struct.pack(">IBIB", len(junk), chance.randrange(6, 256), 0, 0) + junk[6:]
+        writer.write(framed if trial % 4 < 2 else b"\xff" * 10 + junk)
         async with asyncio.timeout(5):
             await reader.read()
         writer.close()
@@ -251,17 +250,17 @@ async def test_garbage_is_cut_off_and_counted(nodes: Open, seed: int) -> None:
     await check_serves(a, nodes)
 
 
-async def test_deeply_nested_and_ill_encoded_frames_are_garbage(nodes: Open) -> None:
+async def test_deeply_nested_and_ill_encoded_messages_are_refused(nodes: Open) -> None:
     a = await nodes("a")
     a.serve("add", Add, add)
-    bodies = [b"\x94\x02\x01\xa3add" + b"\x91" * 100_000 + b"\x01", b"\x94\x02\x01\xa3\xff\xff\xff\x01"]
-    for number, body in enumerate(bodies, start=1):
-        reader, writer = await connect_raw(a)
-        writer.write(hello() + struct.pack(">I", len(body)) + body)
-        async with asyncio.timeout(5):
-            await reader.read()
-        writer.close()
-        assert a.counts["cut.garbage"] == number
+    _, writer = await connect_raw(a)
+    writer.write(hello())
+    deep, text = b"\x91" * 100_000 + b"\x01", b"\x81\xa4left\xa3\xff\xff\xff"
+    for number, (topic, body) in enumerate([(b"add", deep), (b"add", text), (b"\xff", b"")], start=1):
+        size = 6 + len(topic) + len(body)
+        writer.write(struct.pack(">IBIB", size, frames.CALL, number, len(topic)) + topic + body)
+        await until(lambda: a.counts["refused"] == number)  # noqa: B023
+    writer.close()
     await check_serves(a, nodes)
 
 
@@ -269,7 +268,7 @@ async def test_an_oversized_frame_is_cut_off_before_it_is_kept(nodes: Open) -> N
     a = await nodes("a")
     a.serve("add", Add, add)
     reader, writer = await connect_raw(a)
-    writer.write(hello() + struct.pack(">I", frames.FRAME_MAX_BYTES + 1))
+    writer.write(hello() + struct.pack(">IBIB", frames.FRAME_MAX_BYTES + 1, frames.CALL, 1, 0))
     async with asyncio.timeout(5):
         said = await reader.read()
     assert b"the most is" in said
@@ -430,12 +429,13 @@ async def test_the_ports_of_a_crashed_node_do_nothing(nodes: Open) -> None:
 def test_frames_split_at_any_place_come_out_the_same() -> None:
     seed = 5
     chance = random.Random(seed)
-    sent = [os.urandom(chance.randrange(1, 300)) for _ in range(200)]
-    stream = b"".join(struct.pack(">I", len(part)) + part for part in sent)
+    sent = [(frames.CALL, i, b"t" * (i % 9), chance.randbytes(chance.randrange(1, 300))) for i in range(200)]
+    stream = b"".join(frames.encode(kind, i, topic.decode(), body) for kind, i, topic, body in sent)
     splitter, got = frames.Splitter(), []
     while stream:
         cut = chance.choice((1, 3, 10, 1000))
-        got += [bytes(payload) for payload in splitter.feed(stream[:cut])]
+        got += splitter.feed(stream[:cut])
         stream = stream[cut:]
-    assert got == sent, f"seed {seed}"
+    decode = frames.decoder_of(bytes).decode
+    assert [(kind, i, topic, decode(body)) for kind, i, topic, body in got] == sent, f"seed {seed}"
     assert not splitter.partial

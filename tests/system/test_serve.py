@@ -44,7 +44,7 @@ def fetch(url: str) -> tuple[int, str]:
 def test_it_serves_explains_counts_and_stops_within_two_seconds(tmp_path: Path) -> None:
     with serve(write_policy(tmp_path)) as daemon:
         ready = daemon.wait_for("daemon.ready")
-        url, metrics = f"bursar://{ready['at']}", f"http://{ready['metrics']}"
+        url, metrics = f"bursar://{ready['address']}", f"http://{ready['metrics']}"
         with api.sync.connect(url) as b:
             with b.resource("llm").acquire("acme", 30) as grant:
                 grant.settle(12)
@@ -80,7 +80,7 @@ def test_it_serves_explains_counts_and_stops_within_two_seconds(tmp_path: Path) 
 def test_sighup_takes_a_changed_policy_and_keeps_the_old_one_before_a_broken_one(tmp_path: Path) -> None:
     path = write_policy(tmp_path, limit=10)
     with serve(path) as daemon:
-        url = f"bursar://{daemon.wait_for('daemon.ready')['at']}"
+        url = f"bursar://{daemon.wait_for('daemon.ready')['address']}"
         with api.sync.connect(url) as b:
             assert b.explain("llm", "acme").figures["limit"] == 10
             path.write_text("[resource.llm]\nkind = 'quotum'\n")
@@ -141,7 +141,7 @@ async def test_kill_9_of_the_daemon_stalls_nobody_and_clients_find_the_next_one(
     path = write_policy(tmp_path)
     with serve(path) as daemon:
         ready = await asyncio.to_thread(daemon.wait_for, "daemon.ready")
-        b = await api.connect(f"bursar://{ready['at']}")
+        b = await api.connect(f"bursar://{ready['address']}")
         llm = b.resource("llm")
         await (await llm.acquire("acme")).release()
         daemon.signal(signal.SIGKILL)
@@ -152,7 +152,7 @@ async def test_kill_9_of_the_daemon_stalls_nobody_and_clients_find_the_next_one(
                 await llm.acquire("acme", wait=0.05)
             assert caught.value.fallback == "refuse"
             assert time.monotonic() - began < 1.0
-    write_policy(tmp_path, listen=ready["at"])
+    write_policy(tmp_path, listen=ready["address"])
     with serve(path) as daemon:
         await asyncio.to_thread(daemon.wait_for, "daemon.ready")
         async with asyncio.timeout(10):
@@ -170,7 +170,7 @@ async def test_kill_9_of_the_daemon_stalls_nobody_and_clients_find_the_next_one(
 def test_garbage_from_the_net_leaves_the_daemon_serving(tmp_path: Path) -> None:
     with serve(write_policy(tmp_path)) as daemon:
         ready = daemon.wait_for("daemon.ready")
-        host, _, port = ready["at"].rpartition(":")
+        host, _, port = ready["address"].rpartition(":")
         for junk in (b"GET / HTTP/1.1\r\n\r\n", b"\xff" * 5000, b"\x00\x00\x00\x05\xc1\xc1\xc1\xc1\xc1"):
             with socket.create_connection((host, int(port)), timeout=5) as raw:
                 raw.sendall(junk)
@@ -185,7 +185,7 @@ def test_garbage_from_the_net_leaves_the_daemon_serving(tmp_path: Path) -> None:
                         pass
                 except ConnectionError:
                     continue  # cut off while still sending, which is what is wanted
-        with api.sync.connect(f"bursar://{ready['at']}") as b, b.resource("llm").acquire("acme"):
+        with api.sync.connect(f"bursar://{ready['address']}") as b, b.resource("llm").acquire("acme"):
             assert "bursar_network_cut_garbage 3.0" in fetch(f"http://{ready['metrics']}/metrics")[1]
         daemon.signal(signal.SIGTERM)
         assert daemon.wait() == 0
@@ -202,7 +202,7 @@ def test_what_a_killed_client_held_counts_as_used(tmp_path: Path) -> None:
     import sys
 
     with serve(write_policy(tmp_path)) as daemon:
-        url = f"bursar://{daemon.wait_for('daemon.ready')['at']}"
+        url = f"bursar://{daemon.wait_for('daemon.ready')['address']}"
         with Process([sys.executable, "-c", script, url]) as client:
             client.wait_for("held")
             with api.sync.connect(url) as b:

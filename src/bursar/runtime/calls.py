@@ -34,7 +34,7 @@ class Calls:
         return len(self._waiting)
 
     def next_number(self) -> int:
-        self._number += 1
+        self._number = (self._number + 1) % frames.NUMBERS
         return self._number
 
     def begin(self, number: int, reply: Any, timeout_ns: int) -> asyncio.Future[Any]:
@@ -46,7 +46,7 @@ class Calls:
             self._set_alarm(deadline_s)
         return future
 
-    def settle(self, number: int, body: msgspec.Raw, peer: str) -> None:
+    def settle(self, number: int, body: bytes, peer: str) -> None:
         waiting = self._waiting.pop(number, None)
         if waiting is None or waiting[0].done():
             return  # too late: the caller has given up

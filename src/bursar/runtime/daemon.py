@@ -146,7 +146,7 @@ async def serve(policy: Policy, reload_from: str | None = None) -> int:
     logs.info(
         "daemon.ready",
         name=world.name,
-        at=str(world.listening),
+        address=str(world.listening),
         metrics=str(daemon.metrics_at or "off"),
         resources=",".join(daemon.host.resources),
     )

@@ -1,6 +1,7 @@
 """Frames: how messages lie on a connection.
 
-A frame is four bytes of length, then a msgpack array of kind, number, topic and body:
+A frame is a head of ten bytes (length of what follows, kind, number, length of the topic), the topic,
+and a body in msgpack:
 
     HELLO    0       ""     [version, name, incarnation]   the first frame of either side, the dialler's first
     CALL     number  topic  message                        wants the REPLY or FAILURE of that number
@@ -20,16 +21,18 @@ from typing import Any
 import msgspec
 
 from bursar.errors import FormatError, UsageError
-from bursar.world import MESSAGE_MAX_BYTES
+from bursar.world import MESSAGE_MAX_BYTES, NAME_MAX_BYTES
 
 VERSION = 1
 ENVELOPE_MAX_BYTES = 1024
 FRAME_MAX_BYTES = MESSAGE_MAX_BYTES + ENVELOPE_MAX_BYTES
 LENGTH_BYTES = 4
+NUMBERS = 2**32
 
 HELLO, CALL, SEND, REPLY, FAILURE, GOODBYE = range(6)
 
-Envelope = tuple[int, int, str, msgspec.Raw]
+Envelope = tuple[int, int, bytes, bytes]
+"""Kind, number, topic, body."""
 DECODE_ERRORS = (msgspec.DecodeError, RecursionError, ValueError)
 """What msgspec raises for bytes that are not what they should be: malformed, nested too deep, or
 text that is not UTF-8."""
@@ -44,28 +47,33 @@ class Hello(msgspec.Struct, frozen=True, array_like=True):
 
 
 _LENGTH = struct.Struct(">I")
+_HEAD = struct.Struct(">IBIB")
+_AFTER_LENGTH = _HEAD.size - LENGTH_BYTES
+HEAD_BYTES = _HEAD.size
 _encode = msgspec.msgpack.Encoder().encode
-_decode_envelope = msgspec.msgpack.Decoder(Envelope).decode
+_topics: dict[str, bytes] = {"": b""}
 decoders: dict[Any, msgspec.msgpack.Decoder[Any]] = {}
 
 
 def encode(kind: int, number: int, topic: str, body: Any) -> bytes:
     """One whole frame. Raises UsageError for a body beyond what any node accepts."""
-    payload = _encode((kind, number, topic, body))
-    size = len(payload)
+    name = _topics.get(topic)
+    if name is None:
+        name = _topics[topic] = _encode_topic(topic)
+    payload = _encode(body)
+    size = _AFTER_LENGTH + len(name) + len(payload)
     if size > FRAME_MAX_BYTES:
         raise UsageError(
             f"a message of {size} bytes on {topic!r} is larger than {MESSAGE_MAX_BYTES}; send it in parts"
         )
-    return _LENGTH.pack(size) + payload
+    return _HEAD.pack(size, kind, number, len(name)) + name + payload
 
 
-def open_envelope(payload: bytes) -> Envelope:
-    try:
-        envelope: Envelope = _decode_envelope(payload)
-    except DECODE_ERRORS as error:
-        raise FormatError(f"not a frame: {error}") from error
-    return envelope
+def _encode_topic(topic: str) -> bytes:
+    name = topic.encode()
+    if len(name) > NAME_MAX_BYTES:
+        raise UsageError(f"a topic has at most {NAME_MAX_BYTES} bytes, not {len(name)}")
+    return name
 
 
 def decoder_of(message_type: Any) -> msgspec.msgpack.Decoder[Any]:
@@ -77,7 +85,7 @@ def decoder_of(message_type: Any) -> msgspec.msgpack.Decoder[Any]:
 
 
 class Splitter:
-    """Cuts the bytes of a connection into payloads of frames."""
+    """Cuts the bytes of a connection into frames."""
 
     __slots__ = ("_rest",)
 
@@ -89,28 +97,34 @@ class Splitter:
         """Whether a frame has begun and not ended."""
         return bool(self._rest)
 
-    def feed(self, data: bytes) -> list[bytes]:
-        """The payloads that are complete now. Raises FormatError for a length out of bounds."""
-        if not self._rest:
-            size = len(data) - LENGTH_BYTES
-            if size > 0 and _LENGTH.unpack_from(data)[0] == size <= FRAME_MAX_BYTES:
-                return [data[LENGTH_BYTES:]]
+    def feed(self, data: bytes) -> list[Envelope]:
+        """The frames that are complete now. Raises FormatError for lengths that cannot be."""
+        if not self._rest and len(data) >= HEAD_BYTES:
+            # By far the most common: one whole frame.
+            size, kind, number, length = _HEAD.unpack_from(data)
+            body = HEAD_BYTES + length
+            if size + LENGTH_BYTES == len(data) >= body and size <= FRAME_MAX_BYTES:
+                return [(kind, number, data[HEAD_BYTES:body], data[body:])]
         self._rest += data
         return self._split()
 
-    def _split(self) -> list[bytes]:
+    def _split(self) -> list[Envelope]:
         rest = self._rest
-        payloads: list[bytes] = []
+        found: list[Envelope] = []
         start = 0
         while len(rest) - start >= LENGTH_BYTES:
             size = _LENGTH.unpack_from(rest, start)[0]
-            if not 0 < size <= FRAME_MAX_BYTES:
+            if not _AFTER_LENGTH <= size <= FRAME_MAX_BYTES:
                 raise FormatError(f"a frame of {size} bytes; the most is {FRAME_MAX_BYTES}")
             end = start + LENGTH_BYTES + size
             if end > len(rest):
                 break
-            payloads.append(bytes(rest[start + LENGTH_BYTES : end]))
+            _, kind, number, length = _HEAD.unpack_from(rest, start)
+            body = start + HEAD_BYTES + length
+            if body > end:
+                raise FormatError(f"a frame of {size} bytes with a topic of {length}")
+            found.append((kind, number, bytes(rest[start + HEAD_BYTES : body]), bytes(rest[body:end])))
             start = end
         if start:
             del rest[:start]
-        return payloads
+        return found

@@ -14,8 +14,6 @@ import asyncio
 import socket
 from typing import TYPE_CHECKING, Any, cast
 
-import msgspec
-
 from bursar.errors import (
     BursarError,
     FormatError,
@@ -114,11 +112,11 @@ class Link(asyncio.Protocol):
     def data_received(self, data: bytes) -> None:
         self._corked = True
         try:
-            payloads = self._splitter.feed(data)
-            for payload in payloads:
+            found = self._splitter.feed(data)
+            for kind, number, topic, body in found:
                 if not self._open:
                     return
-                self._take(payload)
+                self._take(kind, number, topic, body)
         except FormatError as error:
             self.cut("garbage", str(error))
             return
@@ -127,7 +125,7 @@ class Link(asyncio.Protocol):
             if self._out:
                 self._flush()
         if self._splitter.partial or self._waiting_since is not None:
-            self._note_waiting(bool(payloads))
+            self._note_waiting(bool(found))
 
     def _note_waiting(self, progress: bool) -> None:
         """Remember since when the frame under way is: a trickle of bytes does not make it younger."""
@@ -136,8 +134,7 @@ class Link(asyncio.Protocol):
         elif progress or self._waiting_since is None:
             self._waiting_since = self._network.clock.now()
 
-    def _take(self, payload: bytes) -> None:
-        kind, number, topic, body = frames.open_envelope(payload)
+    def _take(self, kind: int, number: int, topic: bytes, body: bytes) -> None:
         if kind == CALL and self.peer:
             self._network.dispatch(self, number, topic, body)
         elif kind == REPLY and self.peer:
@@ -154,13 +151,13 @@ class Link(asyncio.Protocol):
         else:
             raise FormatError(f"a frame of kind {kind} where none belongs")
 
-    def _text(self, body: msgspec.Raw) -> str:
+    def _text(self, body: bytes) -> str:
         try:
             return str(frames.decoder_of(str).decode(body))[:TEXT_MAX]
         except frames.DECODE_ERRORS as error:
             raise FormatError(f"not a text: {error}") from error
 
-    def _greet(self, kind: int, body: msgspec.Raw) -> None:
+    def _greet(self, kind: int, body: bytes) -> None:
         if kind != HELLO:
             raise FormatError("the first frame is not a hello")
         try:
@@ -320,7 +317,8 @@ class SelfLink(Link):
         self._open = True
 
     def _write(self, frame: bytes) -> None:
-        self.loop.call_soon(self._take, frame[frames.LENGTH_BYTES :])
+        for envelope in self._splitter.feed(frame):
+            self.loop.call_soon(self._take, *envelope)
 
 
 def describe_failure(error: BaseException) -> str:

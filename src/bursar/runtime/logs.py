@@ -66,7 +66,8 @@ class JsonFormatter(logging.Formatter):
     def format(self, record: logging.LogRecord) -> str:
         at = _instant(record).isoformat(timespec="milliseconds").replace("+00:00", "Z")
         line: dict[str, Any] = {"at": at, "level": record.levelname.lower(), "event": record.getMessage()}
-        line.update(getattr(record, "fields", {}))
+        fields = getattr(record, "fields", {})
+        line.update({key: value for key, value in fields.items() if key not in line})
         if record.exc_info:
             line["traceback"] = self.formatException(record.exc_info)
         return msgspec.json.encode(line, enc_hook=str).decode()

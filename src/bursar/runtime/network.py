@@ -31,6 +31,7 @@ CLOSE_TIMEOUT_S = 0.5
 
 @dataclass(frozen=True, slots=True)
 class Served:
+    topic: str
     requests: msgspec.msgpack.Decoder[Any]
     handler: Handler
 
@@ -56,7 +57,7 @@ class SocketNetwork:
         self.counts: Counter[str] = Counter()
         self.has_tls = tls is not None
         self._listen_context = listening(tls) if tls else None
-        self._served: dict[str, Served] = {}
+        self._served: dict[bytes, Served] = {}
         self._links: dict[Link, None] = {}
         self._peers: dict[str, list[Link]] = {}
         self._dialler = Dialler(self, dialling(tls) if tls else None, seed)
@@ -106,7 +107,7 @@ class SocketNetwork:
         return Address(wanted.host, self._server.sockets[0].getsockname()[1])
 
     def serve(self, topic: str, requests: Any, handler: Handler) -> None:
-        self._served[topic] = Served(frames.decoder_of(requests), handler)
+        self._served[topic.encode()] = Served(topic, frames.decoder_of(requests), handler)
 
     async def call(self, peer: str, topic: str, message: Message, reply: Any, timeout_ns: int) -> Any:
         links = self._peers.get(peer)
@@ -188,21 +189,21 @@ class SocketNetwork:
         self.counts[f"cut.{reason}"] += 1
         logs.warning("peer.cut", node=self.name, peer=link.peer or "(unknown)", reason=reason, why=why)
 
-    def dispatch(self, link: Link, number: int | None, topic: str, body: msgspec.Raw) -> None:
+    def dispatch(self, link: Link, number: int | None, topic: bytes, body: bytes) -> None:
         """Hand a request to its handler; everything that is wrong with it is answered."""
         served = self._served.get(topic)
         if served is None:
-            self._refuse(link, number, f"nothing is served on topic {topic[:100]!r}")
+            self._refuse(link, number, f"nothing is served on topic {topic.decode(errors='replace')!r}")
             return
         try:
             message = served.requests.decode(body)
         except frames.DECODE_ERRORS as error:
-            self._refuse(link, number, f"not a message of topic {topic!r}: {error}")
+            self._refuse(link, number, f"not a message of topic {served.topic!r}: {error}")
             return
         if not link.begin_request():
             self._refuse(link, number, f"more than {self.limits.requests_max} requests are under way")
             return
-        work = self._handle(link, number, topic, served.handler, message)
+        work = self._handle(link, number, served, message)
         task = eager.start(link.loop, work)
         if task is not None:
             self._handlers.add(task)
@@ -213,16 +214,14 @@ class SocketNetwork:
         if number is not None:
             link.send(frames.encode(FAILURE, number, "", why[:500]))
 
-    async def _handle(
-        self, link: Link, number: int | None, topic: str, handler: Handler, message: Any
-    ) -> None:
+    async def _handle(self, link: Link, number: int | None, served: Served, message: Any) -> None:
         frame = None
         try:
-            answer = await handler(link.peer, message)
+            answer = await served.handler(link.peer, message)
             if number is not None:
                 frame = frames.encode(REPLY, number, "", answer)
         except Exception as error:  # noqa: BLE001  whatever a handler does, its caller is answered
-            frame = self._report(topic, number, error)
+            frame = self._report(served.topic, number, error)
         finally:
             link.end_request(frame)
 

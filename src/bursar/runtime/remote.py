@@ -80,7 +80,7 @@ class Connection:
         try:
             await self.open(2 * SECOND_NS)
         except (NetworkError, UsageError) as error:
-            logs.warning("client.not_opened", at=str(self.address), why=str(error))
+            logs.warning("client.not_opened", address=str(self.address), why=str(error))
 
     async def open(self, timeout_ns: int) -> None:
         """Learn what the daemon has. Raises UsageError for a wrong token, NetworkError."""

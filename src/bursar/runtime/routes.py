@@ -144,7 +144,11 @@ class Dialler:
         self._network.counts["dial.failed"] += 1
         if why != route.why:
             logs.info(
-                "peer.unreachable", node=self._network.name, peer=route.peer, at=str(route.address), why=why
+                "peer.unreachable",
+                node=self._network.name,
+                peer=route.peer,
+                address=str(route.address),
+                why=why,
             )
         route.why = why
 

@@ -175,7 +175,7 @@ async def open_world(
             directory.close()
         raise
     shared = SharedWords(Path(words) if words is not None else _words_path(name, directory))
-    logs.info("node.up", node=name, incarnation=incarnation, at=str(listening or "nowhere"), seed=seed)
+    logs.info("node.up", node=name, incarnation=incarnation, address=str(listening or "none"), seed=seed)
     return LiveWorld(
         name=name,
         incarnation=incarnation,
