@@ -1,0 +1,47 @@
+"""rate: at least the reservation, at most the limit, of requests a period, over many servers.
+
+**The idea** (the pShift paper, sections II and III). A tenant's requests go to many servers, and
+no single one sees them all. Time is cut into periods. In each period a tenant has tokens: as many
+as its limit, and of these as many with priority as its reservation. A *controller* places tokens
+on servers, where the demand is and where the capacity is; each server's *scheduler* lets a request
+go only against a token, priority tokens first. Several times in a period (an *interval*) servers
+report what they see and the controller places what is left anew.
+
+**The parts.**
+
+- `allocation`, `allowances`, `kernels`: where the tokens go. Exact: as many reserved tokens can be
+  consumed as a maximum flow would find, starting from the proportional split (algorithms 2 to 5).
+  `reference` is the paper's algorithm as printed, for tests and measurements.
+- `scheduler`: whose request goes next (algorithm 1), in a few steps however many tenants there are.
+- `messages`, `server`, `controller`: the protocol; two books with the state that safety rests on.
+- `observation`, `placement`: what servers see, and what the controller makes of it (section III-D).
+- `dispatcher`: the queues before a server. `courier`: carries messages, elects a leader.
+- `resource`: what users acquire from.
+
+**The invariant: requests charged to a period never exceed the tenant's limit**, whatever is lost,
+late, repeated or crashed, with any number of controllers that believe they lead. Five rules make
+it true; each has a test in which it is taken out and the loss is found (tests/rates).
+
+1. *Grants are absolute and ordered.* A server takes a grant only from a higher (epoch, sequence),
+   never sets an allowance below what it has dispatched, and acknowledges what it then has.
+2. *Falls before rises.* The leader's bound for a server rises when a grant is sent and falls only
+   when the server acknowledged. The bounds add up to the limit at most.
+3. *One period, one opening.* A period opens by one compare-and-set of (epoch, period, lives of
+   servers) in the store. A new leader raises the epoch, then asks every listed life what it holds;
+   until all have answered it moves tokens among those that did and makes none.
+4. *A restarted server has nothing*, and what its last life may have held counts as spent.
+5. *No clock is trusted beyond its drift.* Tokens end so long after the server *sent* the report
+   that the grant answers; the next period begins when even the slowest clock has seen them end.
+
+**What differs from the paper, and why.** R-tokens and L-tokens are one allowance with a priority
+part: the paper's text and its algorithm disagree about a tenant with only R-tokens, and one counter
+that goes up makes repeated and late grants harmless. What is left of a limit when all demand is
+covered is spread over the servers, so that a tenant that begins to send need not wait for the next
+interval. Servers are asked (polled) rather than reporting by their own clocks, so that one round
+sees them at one time. Pacing spreads what goes beyond the reservation over the period, so that two
+periods back to back do not show twice the limit; the experiments run without it, as the paper did.
+
+**Not promised.** Less than twice the limit in every window that straddles two periods (pacing keeps
+it near once); reservations in periods in which a server or the leader failed, or demand moved
+faster than the interval; anything about a server that goes on alone (`without_bursar`).
+"""
