@@ -136,17 +136,19 @@ async def _measure(ports: tuple[int, int], rounds: int, count: int) -> dict[tupl
 
 
 def run(quick: bool) -> dict[str, Any]:
-    """Measure on asyncio's own event loop, which the bound is for, and on uvloop where it is
-    installed; return the figures: microseconds a round trip, and the ratios to the floor."""
+    """Measure on asyncio's own event loop and, where it is installed, on uvloop; return the
+    figures: microseconds a round trip, and the ratios to the floor. One caller at a time must keep
+    to the bound on each loop, against the echo on that loop."""
     rounds, count = (30, 320) if quick else (200, 640)
     table: list[dict[str, Any]] = []
     for loop_name, factory in _factories().items():
         best = _run_on(factory, rounds, count)
         table += [_row(loop_name, at_once, best) for at_once in (1, AT_ONCE)]
+    worst = max(row["ratio"] for row in table if row["callers at once"] == 1)
     return {
         "table": table,
-        "ok": table[0]["ratio"] <= RATIO_MAX,
-        "ratio": table[0]["ratio"],
+        "ok": worst <= RATIO_MAX,
+        "ratio": worst,
         "ratio_max": RATIO_MAX,
         "rounds": rounds,
         "calls_a_round": count,
@@ -176,12 +178,11 @@ def _run_on(factory: Factory, rounds: int, count: int) -> Best:
 
 def _row(loop_name: str, at_once: int, best: Best) -> dict[str, Any]:
     floor, call = best["floor", at_once], best["call", at_once]
-    bounded = loop_name == "asyncio" and at_once == 1
     return {
         "event loop": loop_name,
         "callers at once": at_once,
         "raw echo us": round(floor, 1),
         "bursar call us": round(call, 1),
         "ratio": round(call / floor, 2),
-        "bound": f"{RATIO_MAX:g}" if bounded else "none set",
+        "bound": f"{RATIO_MAX:g}" if at_once == 1 else "none set",
     }
