@@ -107,17 +107,19 @@ def whole(raw, remainder, total, limit=None):
         if limit is not None:
             tokens[x] = min(tokens[x], limit[x])
         remainder[x] = due - tokens[x]
-    while sum(tokens) != total:
-        short = sum(tokens) < total
+    missing = total - sum(tokens)
+    while missing:
         # One round: each tenant is changed at most once, the neediest first.
-        order = sorted(range(len(raw)), key=lambda x: (-remainder[x] if short else remainder[x], x))
-        for x in order:
-            if sum(tokens) == total:
+        step = 1 if missing > 0 else -1
+        for x in sorted(range(len(raw)), key=lambda x: (-step * remainder[x], x)):
+            if step > 0 and limit is not None and tokens[x] >= limit[x]:
+                continue
+            if step < 0 and tokens[x] == 0:
+                continue
+            tokens[x], remainder[x] = tokens[x] + step, remainder[x] - step
+            missing -= step
+            if missing == 0:
                 break
-            if short and (limit is None or tokens[x] < limit[x]):
-                tokens[x], remainder[x] = tokens[x] + 1, remainder[x] - 1
-            elif not short and tokens[x] > 0:
-                tokens[x], remainder[x] = tokens[x] - 1, remainder[x] + 1
     if limit is not None:
         for x in range(len(raw)):
             if tokens[x] >= limit[x]:
@@ -128,10 +130,12 @@ def whole(raw, remainder, total, limit=None):
 def fill(total, factor, limit):
     """Proportional shares under limits: raise the level until the next limit is reached."""
     order = sorted(range(len(factor)), key=lambda x: limit[x] / factor[x])
+    rest = [0.0] * (len(order) + 1)
+    for position in reversed(range(len(order))):
+        rest[position] = rest[position + 1] + factor[order[position]]
     taken = 0
     for position, x in enumerate(order):
-        rest = add(factor[y] for y in reversed(order[position:]))
-        level = (total - taken) / rest
+        level = (total - taken) / rest[position]
         if level * factor[x] <= limit[x]:
             return [min(level * factor[y], limit[y]) for y in range(len(factor))]
         taken += limit[x]

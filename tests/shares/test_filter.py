@@ -8,7 +8,8 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
 from bursar.errors import UsageError
-from bursar.shares.filter import Filter, Rule
+from bursar.shares.filter import Filter
+from bursar.shares.rules import Rule
 from bursar.world import MILLISECOND_NS, SECOND_NS
 
 

@@ -20,6 +20,12 @@ EXPERIMENTS = {
     "rates-parallel": "bursar.experiments.rates:parallel",
     "rates-approximation": "bursar.experiments.rates:approximation",
     "rates-bqueue": "bursar.experiments.rates:bqueue",
+    "shares-allocation": "bursar.experiments.shares:allocation",
+    "shares-redistribution": "bursar.experiments.shares:redistribution",
+    "shares-recompensation": "bursar.experiments.shares:recompensation",
+    "shares-overhead": "bursar.experiments.shares:overhead",
+    "shares-frequency": "bursar.experiments.shares:frequency",
+    "shares-blkio": "bursar.experiments.shares:blkio",
 }
 """Name -> "module:function", called as function(out: Path, quick: bool) -> dict (see `findings`).
 The function writes its figures into `out`; the dict it returns is written beside them here."""

@@ -22,118 +22,20 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from heapq import heapify, heappop, heappush
-from typing import Generic, TypeVar
+from typing import Generic
 
 from bursar.errors import UsageError
-from bursar.world import MILLISECOND_NS, SECOND_NS
-
-ItemT = TypeVar("ItemT")
+from bursar.shares.queues import Class, Fallback, ItemT, Request, Usage
+from bursar.shares.rules import ANY, Rule, RuleTable
+from bursar.world import MILLISECOND_NS
 
 DEPTH_REQUESTS = 3
 """How many requests' worth of tokens a bucket holds, as in Lustre."""
 
 PATIENCE_NS = 100 * MILLISECOND_NS
-RATE_MAX = 2**52
-ANY = "*"
 _HEAP_SLACK = 64
-
-
-@dataclass(frozen=True, slots=True)
-class Rule:
-    """Requests of `tenant` (a name, a beginning and "*", or "*" for any) and `operation` (a name
-    or "*") get `rate` tokens a second, each tenant its own. The lowest rank matches first, and
-    goes first among classes due at the same moment; equal ranks go by age, oldest first."""
-
-    name: str
-    rate: int
-    tenant: str = ANY
-    operation: str = ANY
-    rank: int = 0
-
-    def __post_init__(self) -> None:
-        if not 1 <= self.rate <= RATE_MAX:
-            raise UsageError(
-                f"rule {self.name!r}: a rate is 1 to 2^52 tokens a second, not {self.rate!r}; "
-                "a tenant without tokens gets rate 1, since without a rule it would have no limit"
-            )
-        if ANY in self.tenant[:-1]:
-            raise UsageError(f'rule {self.name!r}: "*" stands at the end of a tenant, not in {self.tenant!r}')
-
-    def matches(self, tenant: str, operation: str) -> bool:
-        if self.operation not in (ANY, operation):
-            return False
-        if self.tenant.endswith(ANY):
-            return tenant.startswith(self.tenant[:-1])
-        return tenant == self.tenant
-
-
-class Request(Generic[ItemT]):
-    """One queued request; `item` is the caller's."""
-
-    __slots__ = ("arrived_at", "cost", "home", "item", "operation", "queued", "tenant")
-
-    def __init__(self, tenant: str, operation: str, cost: int, item: ItemT, now: int) -> None:
-        self.tenant = tenant
-        self.operation = operation
-        self.cost = cost
-        self.item = item
-        self.arrived_at = now
-        self.queued = True
-        self.home: _Class[ItemT] | None = None  # None: the fallback queue
-
-
-class _Class(Generic[ItemT]):
-    """One tenant's requests under one rule. `tokens` are billionths, as of `counted_at`."""
-
-    __slots__ = ("counted_at", "key", "queue", "rate", "size", "tokens", "version")
-
-    def __init__(self, key: tuple[str, str], rate: int, size: int, now: int) -> None:
-        self.key = key
-        self.rate = rate
-        self.size = size
-        self.queue: deque[Request[ItemT]] = deque()
-        self.tokens = size * SECOND_NS
-        self.counted_at = now
-        self.version = 0
-
-    def count(self, now: int) -> None:
-        """Fill the bucket up to this moment, and not beyond its size."""
-        filled = self.tokens + self.rate * max(0, now - self.counted_at)
-        self.tokens = min(self.size * SECOND_NS, filled)
-        self.counted_at = max(now, self.counted_at)
-
-    def charge(self, cost: int) -> None:
-        """Down to one size below empty: what idle threads gave costs no more than that."""
-        self.tokens = max(-self.size * SECOND_NS, self.tokens - cost * SECOND_NS)
-
-    def due_at(self, cost: int) -> int:
-        """When the bucket covers `cost`."""
-        missing = cost * SECOND_NS - self.tokens
-        return self.counted_at + max(0, -(-missing // self.rate))
-
-
-@dataclass(slots=True)
-class Usage:
-    """What one tenant did since it was last collected, in tokens."""
-
-    arrived: int = 0
-    served: int = 0
-    backlog: int = 0
-    refused: int = 0
-    refused_most: int = 0
-
-    @property
-    def demand(self) -> int:
-        """Arrivals and the backlog from before: equal to what was served plus what waits. What
-        was refused counts too, but only up to as much again: asking in a tight loop is no way to
-        a larger share."""
-        return self.served + self.backlog + min(self.refused, self.served + self.refused_most)
-
-    def refuse(self, cost: int) -> None:
-        self.refused += cost
-        self.refused_most = max(self.refused_most, cost)
 
 
 class Filter(Generic[ItemT]):
@@ -158,17 +60,13 @@ class Filter(Generic[ItemT]):
         self._size_min = size_min
         self._eager = eager
         self._patience_ns = patience_ns
-        self._rules: dict[str, Rule] = {}
-        self._age: dict[str, int] = {}
-        self._started = 0
-        self._exact: dict[str, list[Rule]] = {}
-        self._wide: list[Rule] = []
-        self._classes: dict[tuple[str, str], _Class[ItemT]] = {}
+        self._rules = RuleTable()
+        self._classes: dict[tuple[str, str], Class[ItemT]] = {}
         self._of_rule: dict[str, set[str]] = {}
-        self._heap: list[tuple[int, int, int, int, _Class[ItemT]]] = []
+        self._heap: list[tuple[int, int, int, int, Class[ItemT]]] = []
         self._pushed = 0
         self._waiting = 0
-        self._fallback: deque[Request[ItemT]] = deque()
+        self._fallback: Fallback[ItemT] = Fallback()
         self._fallback_at = 0
         self._usage: dict[str, Usage] = {}
 
@@ -177,27 +75,22 @@ class Filter(Generic[ItemT]):
     @property
     def rules(self) -> tuple[Rule, ...]:
         """In the order in which they match."""
-        return tuple(sorted(self._rules.values(), key=self._order))
+        return tuple(self._rules)
 
     def start(self, rule: Rule, now: int) -> None:
         """Add a rule. Requests that waited in the fallback queue and match it come under it."""
-        if rule.name in self._rules:
-            raise UsageError(f"rule {rule.name!r} runs already; change it, or stop it first")
-        self._started += 1
-        self._age[rule.name] = self._started
-        self._insert(rule)
+        self._rules.add(rule)
         self._of_rule[rule.name] = set()
-        self._place_again(self._fallback_matching(rule), now)
+        self._place_again(self._fallback.take_matching(rule), now)
 
     def change(self, name: str, now: int, *, rate: int | None = None, rank: int | None = None) -> None:
         """Change a rule's rate or rank while requests flow. What a bucket holds stays in it. A
         rank decides for requests that arrive from now on."""
-        old = self._rule(name)
+        old = self._rules[name]
         rule = replace(old, rate=old.rate if rate is None else rate, rank=old.rank if rank is None else rank)
         if rule == old:
             return
-        self._remove(old)
-        self._insert(rule)
+        self._rules.replace(old, rule)
         for tenant in sorted(self._of_rule[name]):
             member = self._classes[name, tenant]
             member.count(now)
@@ -207,8 +100,7 @@ class Filter(Generic[ItemT]):
 
     def stop(self, name: str, now: int) -> None:
         """Remove a rule. Its waiting requests go where they would have gone without it."""
-        self._remove(self._rule(name))
-        del self._age[name]
+        self._rules.remove(self._rules[name])
         orphans: list[Request[ItemT]] = []
         for tenant in sorted(self._of_rule.pop(name)):
             member = self._classes.pop((name, tenant))
@@ -219,37 +111,9 @@ class Filter(Generic[ItemT]):
         orphans.sort(key=lambda request: request.arrived_at)
         self._place_again(orphans, now)
 
-    def _rule(self, name: str) -> Rule:
-        try:
-            return self._rules[name]
-        except KeyError:
-            raise UsageError(f"no rule is named {name!r}; start it first") from None
-
-    def _order(self, rule: Rule) -> tuple[int, int]:
-        return rule.rank, self._age[rule.name]
-
-    def _insert(self, rule: Rule) -> None:
-        self._rules[rule.name] = rule
-        rules = self._wide if rule.tenant.endswith(ANY) else self._exact.setdefault(rule.tenant, [])
-        rules.append(rule)
-        rules.sort(key=self._order)
-
-    def _remove(self, rule: Rule) -> None:
-        del self._rules[rule.name]
-        if rule.tenant.endswith(ANY):
-            self._wide.remove(rule)
-            return
-        self._exact[rule.tenant].remove(rule)
-        if not self._exact[rule.tenant]:
-            del self._exact[rule.tenant]
-
     def match(self, tenant: str, operation: str) -> Rule | None:
         """The rule that such a request comes under."""
-        exact = _first(self._exact.get(tenant, ()), tenant, operation)
-        wide = _first(self._wide, tenant, operation)
-        if exact is None or wide is None:
-            return exact or wide
-        return min(exact, wide, key=self._order)
+        return self._rules.match(tenant, operation)
 
     # Requests
 
@@ -294,7 +158,7 @@ class Filter(Generic[ItemT]):
         return True
 
     def _charge(self, tenant: str, cost: int, now: int, operation: str) -> bool:
-        rule = self.match(tenant, operation)
+        rule = self._rules.match(tenant, operation)
         alone = not self._waiting and not self._fallback
         if rule is None:
             return alone
@@ -323,7 +187,7 @@ class Filter(Generic[ItemT]):
         usage.refuse(request.cost)
         member = request.home
         if member is None:
-            self._trim(self._fallback)
+            self._fallback.remove(request)
         elif member.queue[0] is request:
             self._trim(member.queue)
             self._requeue(member, now)
@@ -333,7 +197,7 @@ class Filter(Generic[ItemT]):
         """When `take` will have something at the latest, if nothing else arrives; None: never."""
         due = self._first_class()
         if self._fallback:
-            return self._fallback[0].arrived_at
+            return self._fallback.head.arrived_at
         return None if due is None else self._heap[0][0]
 
     def __len__(self) -> int:
@@ -352,20 +216,19 @@ class Filter(Generic[ItemT]):
 
     # Inside
 
-    def _class(self, rule: Rule, tenant: str, cost: int, now: int) -> _Class[ItemT]:
+    def _class(self, rule: Rule, tenant: str, cost: int, now: int) -> Class[ItemT]:
         key = (rule.name, tenant)
         member = self._classes.get(key)
         if member is None:
             size = max(self._size_min, self._depth * cost)
-            member = self._classes[key] = _Class(key, rule.rate, size, now)
+            member = self._classes[key] = Class(key, rule.rate, size, now)
             self._of_rule[rule.name].add(tenant)
         return member
 
     def _place(self, request: Request[ItemT], now: int) -> None:
-        rule = self.match(request.tenant, request.operation)
+        rule = self._rules.match(request.tenant, request.operation)
         if rule is None:
-            request.home = None
-            self._fallback.append(request)
+            self._fallback.add(request)
             return
         member = request.home = self._class(rule, request.tenant, request.cost, now)
         member.queue.append(request)
@@ -378,18 +241,8 @@ class Filter(Generic[ItemT]):
         for request in requests:
             if request.queued:
                 self._place(request, now)
-        self._trim(self._fallback)
 
-    def _fallback_matching(self, rule: Rule) -> list[Request[ItemT]]:
-        """Take those requests out of the fallback queue that come under a new rule."""
-        moved = [request for request in self._fallback if rule.matches(request.tenant, request.operation)]
-        if moved:
-            self._fallback = deque(
-                request for request in self._fallback if not rule.matches(request.tenant, request.operation)
-            )
-        return moved
-
-    def _push(self, member: _Class[ItemT]) -> None:
+    def _push(self, member: Class[ItemT]) -> None:
         member.version += 1
         self._pushed += 1
         rule = self._rules[member.key[0]]
@@ -399,7 +252,7 @@ class Filter(Generic[ItemT]):
             self._heap = [entry for entry in self._heap if entry[3] == entry[4].version and entry[4].queue]
             heapify(self._heap)
 
-    def _first_class(self) -> _Class[ItemT] | None:
+    def _first_class(self) -> Class[ItemT] | None:
         """The class that is due first, with entries of the past out of the way."""
         while self._heap:
             entry = self._heap[0]
@@ -408,7 +261,7 @@ class Filter(Generic[ItemT]):
             heappop(self._heap)
         return None
 
-    def _take_class(self, member: _Class[ItemT], now: int) -> Request[ItemT]:
+    def _take_class(self, member: Class[ItemT], now: int) -> Request[ItemT]:
         heappop(self._heap)
         request = member.queue.popleft()
         member.count(now)
@@ -417,7 +270,7 @@ class Filter(Generic[ItemT]):
         self._requeue(member, now)
         return self._serve(request)
 
-    def _requeue(self, member: _Class[ItemT], now: int) -> None:
+    def _requeue(self, member: Class[ItemT], now: int) -> None:
         member.version += 1
         if member.queue:
             self._measure(member, member.queue[0].cost, now)
@@ -425,7 +278,7 @@ class Filter(Generic[ItemT]):
         else:
             self._waiting -= 1
 
-    def _measure(self, member: _Class[ItemT], cost: int, now: int) -> None:
+    def _measure(self, member: Class[ItemT], cost: int, now: int) -> None:
         """The first request of a class says how much its bucket holds."""
         member.size = max(self._size_min, self._depth * cost)
         member.count(now)
@@ -433,13 +286,13 @@ class Filter(Generic[ItemT]):
     def _fallback_is_impatient(self, now: int) -> bool:
         if not self._fallback:
             return False
-        since = max(self._fallback[0].arrived_at, self._fallback_at)
+        since = max(self._fallback.head.arrived_at, self._fallback_at)
         return now - since >= self._patience_ns
 
     def _take_fallback(self, now: int) -> Request[ItemT]:
-        request = self._fallback.popleft()
+        request = self._fallback.head
+        self._fallback.remove(request)
         self._fallback_at = now
-        self._trim(self._fallback)
         return self._serve(request)
 
     def _serve(self, request: Request[ItemT]) -> Request[ItemT]:
@@ -454,7 +307,3 @@ class Filter(Generic[ItemT]):
         """Drop withdrawn requests from the head, so that the head is always a live one."""
         while queue and not queue[0].queued:
             queue.popleft()
-
-
-def _first(rules: Iterable[Rule], tenant: str, operation: str) -> Rule | None:
-    return next((rule for rule in rules if rule.matches(tenant, operation)), None)

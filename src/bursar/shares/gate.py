@@ -6,7 +6,8 @@ from __future__ import annotations
 from heapq import heappop, heappush
 from typing import Generic, TypeVar
 
-from bursar.shares.filter import Filter, Request
+from bursar.shares.filter import Filter
+from bursar.shares.queues import Request
 from bursar.units import Rate
 from bursar.world import MILLISECOND_NS
 

@@ -16,7 +16,9 @@ from typing import Any, Protocol
 from bursar.errors import BursarError, CrashedError
 from bursar.shares.book import Handout, TargetBook
 from bursar.shares.capacity import CapacityProbe
-from bursar.shares.filter import Filter, Rule, Usage
+from bursar.shares.filter import Filter
+from bursar.shares.queues import Usage
+from bursar.shares.rules import Rule
 from bursar.units import Rate
 from bursar.world import SECOND_NS, Journal, World
 
