@@ -127,7 +127,8 @@ def _measure(shape: Shape, seeds: range) -> dict[str, Any]:
 
 def find_intrinsic_error(workload: Workload) -> float:
     """Tenants that miss even if the whole period's demand is known beforehand and requests may
-    be served before they arrive: less than this is impossible for the same fair shortage."""
+    be served before they arrive, when what is short is shared evenly. (Letting a few tenants
+    starve would make the number smaller, and nobody happier.)"""
     shape = workload.shape
     best = allocate(workload.count_demand(), np.full(shape.servers, shape.capacity), workload.reservation)
     got = best.granted - best.shortfall
