@@ -52,3 +52,4 @@ $(VENV)/docs.stamp: $(VENV)/pip.stamp pyproject.toml
 
 clean:
 	rm -rf $(VENV) docs/_build .pytest_cache .mypy_cache .ruff_cache results
+	find src -name '*.nb[ic]' -delete
