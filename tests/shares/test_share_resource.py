@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 
+import msgspec
 import pytest
 
 from bursar.errors import Refused, UsageError
@@ -105,6 +106,34 @@ async def test_explain_says_why_a_tenant_gets_what_it_gets(open_share):
     text = " ".join(resource.explain("a").sentences)
     assert "a" in text and "tokens" in text
     assert set(resource.statistics()["tenants"]) == {"a", "b"}
+
+
+async def test_a_changed_policy_is_taken_while_requests_flow(open_share):
+    resource = await open_share(make_policy(capacity=1000, a=1, b=3))
+    spending = asyncio.gather(spend(resource, "a", 0.5), spend(resource, "b", 0.5))
+    await asyncio.sleep(0.2)
+    await resource.reconfigure(make_policy(capacity=3000, a=3, b=3))
+    await spending
+    assert resource.statistics()["capacity"] == 3000
+    assert resource.statistics()["tenants"]["a"]["weight"] == 3
+    await resource.reconfigure(make_policy(capacity=3000, b=3))
+    with pytest.raises(UsageError, match="a"):
+        resource.try_acquire("a")
+    other = msgspec.structs.replace(make_policy(b=3), interval_ns=7)
+    with pytest.raises(UsageError, match="restart"):
+        await resource.reconfigure(other)
+
+
+async def test_a_lender_is_told_within_how_many_intervals_it_is_paid_back(open_share):
+    resource = await open_share(make_policy(capacity=2000, a=1, b=1))
+    for _ in range(20):
+        resource.book.close({"a": 1, "b": 500})
+    assert resource.book.record("a") > 0
+    answer = resource.explain("a")
+    assert f"within {answer.figures['payback_intervals']} intervals" in " ".join(answer.sentences)
+    for _ in range(answer.figures["payback_intervals"]):
+        resource.book.close({"a": 10**6, "b": 10**6})
+    assert resource.book.records() == {"a": 0, "b": 0}
 
 
 async def test_an_unknown_tenant_is_refused_by_name(open_share):

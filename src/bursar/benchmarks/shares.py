@@ -51,7 +51,7 @@ def run(quick: bool) -> dict[str, Any]:
 def _write(rows: list[dict[str, Any]], rows_filter: list[dict[str, float]]) -> list[str]:
     lines = ["microseconds a tenant, best of several rounds:"]
     lines.append(
-        f"{'tenants':>8}{'allocation':>12}{'interval':>10}{'plain loop':>12}{'paper':>8}{'ratio':>8}"
+        f"{'tenants':>8}{'allocation':>12}{'interval':>12}{'plain loop':>12}{'paper':>12}{'ratio':>12}"
     )
     for row in rows:
         plain = row["plain"]

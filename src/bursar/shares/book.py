@@ -18,6 +18,7 @@ from bursar.shares.borrowing import (
     Terms,
     allocate,
     decay,
+    payback_bound,
     settle,
 )
 from bursar.units import Rate
@@ -182,6 +183,23 @@ class TargetBook:
             self._slots[moved] = slot
         count = len(self._names)
         self._record[:count] = settle(self._record[:count], leaving)
+
+    def payback_intervals(self, tenant: str) -> int | None:
+        """Within how many intervals `tenant` is paid back, if it and all who owe stay backlogged
+        and nobody lends anew; None where that cannot be said (a debtor with less than two tokens
+        an interval keeps them all)."""
+        if self.record(tenant) <= 0:
+            return 0
+        count = len(self._names)
+        weight, record = self._weight[:count], self._record[:count]
+        # As if everyone were active, and each a token short by rounding: the slowest case.
+        tokens = self.capacity.per(self.interval_ns)
+        initial = np.floor(tokens * weight / weight.sum()).astype(np.int64) - 1
+        owing = record < 0
+        if (initial[owing] < 2).any():
+            return None
+        priority = float((weight / weight.sum())[record > 0].min())
+        return payback_bound(priority, -record[owing], initial[owing])
 
     # Intervals
 

@@ -28,6 +28,10 @@ class Gate(Generic[ItemT]):
         self._deadlines: list[tuple[int, int, Request[ItemT]]] = []
         self._numbered = 0
 
+    def set_capacity(self, capacity: Rate) -> None:
+        """For requests from now on."""
+        self._capacity = capacity
+
     def try_pass(self, tenant: str, cost: int, now: int) -> bool:
         """Let one request through at once, or not at all."""
         if not self._is_free(now):

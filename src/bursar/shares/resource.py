@@ -6,16 +6,14 @@ import asyncio
 from collections.abc import Mapping
 from typing import Any
 
-import msgspec
-
 from bursar.courier import Alarm
 from bursar.errors import Refused, UsageError
-from bursar.policy import SharePolicy, ShareTenant
+from bursar.policy import SharePolicy
 from bursar.resource import Explanation, Grant, Resource
 from bursar.shares.book import Handout, Line, TargetBook
 from bursar.shares.gate import Gate
 from bursar.shares.target import FilterRules, Seen, Target, read_usage
-from bursar.units import write_duration
+from bursar.units import Rate, write_duration
 from bursar.world import SECOND_NS, World
 
 Waiter = asyncio.Future[bool]
@@ -40,15 +38,10 @@ class ShareResource(Resource):
         super().__init__(name)
         self._world = world
         self._policy = policy
-        if policy.capacity is None:
-            # Here requests pass and are gone: nothing shows how much the target could have done.
-            raise UsageError(
-                f'[resource.{name}] capacity = "auto" works where finished I/O is seen (blkio, lustre, '
-                'the storage target); for use inside a program write a rate, such as capacity = "1GiB/s"'
-            )
-        self._gate: Gate[Waiter] = self.gate_class(policy.capacity)
+        capacity = _check_capacity(name, policy)
+        self._gate: Gate[Waiter] = self.gate_class(capacity)
         self._book = self.book_class(
-            policy.tenants, policy.capacity, policy.interval_ns, half_life_ns=policy.half_life_ns
+            policy.tenants, capacity, policy.interval_ns, half_life_ns=policy.half_life_ns
         )
         self._target = Target(
             world,
@@ -73,11 +66,19 @@ class ShareResource(Resource):
         """Who owes whom; for reading."""
         return self._book
 
-    def set_tenants(self, tenants: Mapping[str, ShareTenant]) -> None:
-        """The tenants of a changed policy, from the next interval on. Who is no longer in it
+    async def reconfigure(self, policy: SharePolicy) -> None:
+        """Take a changed policy, from the next interval on. A tenant that is no longer in it
         leaves: its record is settled against the rest."""
-        self._policy = msgspec.structs.replace(self._policy, tenants=tenants)
-        self._book.set_tenants(tenants)
+        _check_capacity(self.name, policy)
+        fixed = ("interval_ns", "half_life_ns", "costs")
+        changed = [name for name in fixed if getattr(policy, name) != getattr(self._policy, name)]
+        if changed:
+            raise UsageError(f"{', '.join(changed)} of {self.name} cannot change while it runs; restart")
+        assert policy.capacity is not None, "checked above"
+        self._book.set_tenants(policy.tenants)
+        self._book.set_capacity(policy.capacity)
+        self._gate.set_capacity(policy.capacity)
+        self._policy = policy
 
     def try_acquire(self, tenant: str, amount: int = 1) -> Grant | None:
         self._check_tenant(tenant)
@@ -141,8 +142,13 @@ class ShareResource(Resource):
         self._check_tenant(tenant)
         line = self._book.handout.lines.get(tenant)
         record = self._book.record(tenant)
-        sentences = [*self._explain_share(tenant, line), *_explain_record(tenant, record)]
-        figures = {"record": record, "capacity": self._book.capacity.per(SECOND_NS)}
+        bound = self._book.payback_intervals(tenant)
+        sentences = [*self._explain_share(tenant, line), *_explain_record(record, bound)]
+        figures = {
+            "record": record,
+            "capacity": self._book.capacity.per(SECOND_NS),
+            "payback_intervals": bound,
+        }
         if line is not None:
             figures |= {"demand": line.demand, "tokens": line.final, "rate": line.rate, "weight": line.weight}
         return Explanation(
@@ -198,9 +204,20 @@ class ShareResource(Resource):
         }
 
 
-def _explain_record(tenant: str, record: int) -> list[str]:
+def _check_capacity(name: str, policy: SharePolicy) -> Rate:
+    if policy.capacity is None:
+        # Here requests pass and are gone: nothing shows how much the target could have done.
+        raise UsageError(
+            f'[resource.{name}] capacity = "auto" works where finished I/O is seen (blkio, lustre); for '
+            'use inside a program write a rate, such as capacity = "1GiB/s"'
+        )
+    return policy.capacity
+
+
+def _explain_record(record: int, bound: int | None) -> list[str]:
     if record > 0:
-        return [f"The others owe it {record} tokens, and pay them back when it needs them."]
+        said = "" if bound is None else f": within {bound} intervals, if all of them stay backlogged"
+        return [f"The others owe it {record} tokens, and pay them back when it needs them{said}."]
     if record < 0:
         return [f"It owes {-record} tokens; lenders call them in when they need them."]
     return []

@@ -12,7 +12,8 @@ from bursar.experiments.shares.workloads import MIB
 
 COLOURS = ("#4477aa", "#66ccee", "#228833", "#ee6677", "#aa3377", "#bbbbbb")
 DPI = 80
-SMOOTH_SAMPLES = 3
+POINTS = 80
+"""A line of a timeline has about so many: more would be noise, and large files."""
 
 
 def _open(rows: int, columns: int, width: float, height: float) -> tuple[Any, Any]:
@@ -40,7 +41,7 @@ def draw_timelines(path: Path, title: str, rows: Mapping[str, Mapping[str, Run]]
     for row, (kind, runs) in enumerate(rows.items()):
         for column, (mode, run) in enumerate(runs.items()):
             axis = axes[row][column]
-            times, series = bandwidths(run, SMOOTH_SAMPLES)
+            times, series = bandwidths(run, max(3, len(run.samples) // POINTS))
             for number, name in enumerate(tenants_of(run)):
                 axis.plot(times, series[name], label=name, color=COLOURS[number], linewidth=1.2)
             total = [sum(values) for values in zip(*series.values(), strict=True)]

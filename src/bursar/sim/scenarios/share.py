@@ -28,6 +28,16 @@ PAUSE_NS = 20 * MILLISECOND_NS
 FAIR = 0.25
 
 
+def make_policy(tenants: Mapping[str, ShareTenant]) -> SharePolicy:
+    return SharePolicy(
+        name="disk",
+        tenants=tenants,
+        capacity=Rate.of(CAPACITY),
+        interval_ns=INTERVAL_NS,
+        half_life_ns=60 * SECOND_NS,
+    )
+
+
 class CountingResource(ShareResource):
     """Tells the scenario of every grant, at the moment at which it is made."""
 
@@ -60,14 +70,7 @@ class ShareScenario(Scenario):
         return {"target": self._boot}
 
     async def _boot(self, world: World) -> None:
-        policy = SharePolicy(
-            name="disk",
-            tenants=TENANTS,
-            capacity=Rate.of(CAPACITY),
-            interval_ns=INTERVAL_NS,
-            half_life_ns=60 * SECOND_NS,
-        )
-        resource = self.resource_class(world, "disk", policy)
+        resource = self.resource_class(world, "disk", make_policy(TENANTS))
         resource.passed = []
         await resource.start()
         self._resource, self._seen, self._guests = resource, 0, True
@@ -108,7 +111,7 @@ class ShareScenario(Scenario):
             await world.clock.sleep(world.random.randrange(0, 2 * SECOND_NS))
             self._guests = self._calm or not self._guests
             named = [name for name in TENANTS if self._guests or name != "guest"]
-            resource.set_tenants({name: TENANTS[name] for name in named})
+            await resource.reconfigure(make_policy({name: TENANTS[name] for name in named}))
 
     def crashed(self, name: str) -> None:
         self._resource = None
