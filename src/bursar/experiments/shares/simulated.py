@@ -118,7 +118,8 @@ class StorageModel:
             self._dispatch()
             if all(event[2] in ("sample", "interval") for event in self._events) and not len(self._filter):
                 break
-        self._on_sample(None)
+        if self._now / SECOND_NS > self.samples[-1].at_s:
+            self._on_sample(None)
 
     def _add(self, when: int, kind: str, about: Any) -> None:
         self._numbered += 1
