@@ -27,6 +27,9 @@ from bursar.world import MILLISECOND_NS
 COUNTS = (10, 100, 1_000, 10_000)
 PAPER_US = 30.0
 GOAL_US = 1.0
+FRAMEWORK_MS = 25.0
+"""The paper's overhead of one interval, whatever the number of tenants."""
+
 GOAL_FROM = 1_000
 TOKENS_EACH = 50
 SEED = 7
@@ -46,6 +49,46 @@ def run(quick: bool) -> dict[str, Any]:
         "ok": slowest <= GOAL_US,
         "table": "\n".join([*_write(rows, rows_filter), "", _verdict(slowest)]),
     }
+
+
+def overhead(out: Path, quick: bool) -> dict[str, Any]:
+    """The experiment of section IV-G: the same measurement, drawn beside the paper's figures."""
+    found = run(quick)
+    rows = found["rows"]
+    whole_ms = max(row["interval"] * row["tenants"] / 1000 for row in rows if row["tenants"] <= GOAL_FROM)
+    said = f"a whole interval for {GOAL_FROM:,} tenants: {whole_ms:.1f} ms (the paper's: {FRAMEWORK_MS:g})"
+    return {
+        **found,
+        "figures": [draw(out / "shares-overhead.png", rows)],
+        "table": f"{found['table']}\n{said}",
+        "paper": "less than 30 us a tenant, 25 ms an interval",
+    }
+
+
+def draw(path: Path, rows: list[dict[str, Any]]) -> str:
+    import matplotlib
+
+    matplotlib.use("Agg")
+    from matplotlib import pyplot
+
+    figure, axis = pyplot.subplots(figsize=(6.4, 3.6), layout="constrained")
+    counts = [row["tenants"] for row in rows]
+    labels = {
+        "allocation": "allocation",
+        "interval": "whole interval",
+        "plain": "plain loop",
+        "paper": "the paper's allocation",
+    }
+    for key, label in labels.items():
+        if all(row[key] is not None for row in rows):
+            axis.plot(counts, [row[key] for row in rows], marker="o", markersize=4, label=label)
+    axis.set(xscale="log", yscale="log", xlabel="active tenants", ylabel="microseconds a tenant")
+    axis.set_title("IV-G: cost of an allocation", fontsize=11)
+    axis.grid(alpha=0.25)
+    axis.legend(fontsize=8)
+    figure.savefig(path, dpi=80)
+    pyplot.close(figure)
+    return path.name
 
 
 def _write(rows: list[dict[str, Any]], rows_filter: list[dict[str, float]]) -> list[str]:

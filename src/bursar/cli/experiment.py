@@ -23,7 +23,7 @@ EXPERIMENTS = {
     "shares-allocation": "bursar.experiments.shares:allocation",
     "shares-redistribution": "bursar.experiments.shares:redistribution",
     "shares-recompensation": "bursar.experiments.shares:recompensation",
-    "shares-overhead": "bursar.experiments.shares:overhead",
+    "shares-overhead": "bursar.benchmarks.shares:overhead",
     "shares-frequency": "bursar.experiments.shares:frequency",
     "shares-blkio": "bursar.experiments.shares:blkio",
 }

@@ -53,6 +53,11 @@ class Line:
     weight: int
 
 
+def is_full(line: Line, used: int, elapsed_ns: int) -> bool:
+    """Whether a tenant used nearly all it was given for `elapsed_ns`."""
+    return used > 0 and used >= BACKLOGGED_PART * (line.rate * elapsed_ns // SECOND_NS)
+
+
 @dataclass(frozen=True, slots=True)
 class Handout:
     """What one interval hands out. `lines` holds the active tenants only; `problems` says what
@@ -216,7 +221,7 @@ class TargetBook:
             used = served.get(tenant, 0)
             if not isinstance(used, int) or isinstance(used, bool) or used < 0:
                 continue
-            if used and used >= BACKLOGGED_PART * (line.rate * elapsed_ns // SECOND_NS):
+            if is_full(line, used, elapsed_ns):
                 full.add(tenant)
             if tenant in full or tenant in self._full:
                 demand[tenant] = max(used, whole)

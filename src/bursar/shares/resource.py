@@ -197,6 +197,8 @@ class ShareResource(Resource):
             "weight": self._book.terms(tenant).weight,
             "record": self._book.record(tenant),
             "demand": line.demand if line else 0,
+            "initial": line.initial if line else 0,
+            "redistributed": line.redistributed if line else 0,
             "tokens": line.final if line else 0,
             "rate": line.rate if line else 0,
             "granted": granted,

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from bursar.errors import BursarError, CrashedError
-from bursar.shares.book import Handout, TargetBook
+from bursar.shares.book import Handout, TargetBook, is_full
 from bursar.shares.capacity import CapacityProbe
 from bursar.shares.filter import Filter
 from bursar.shares.queues import Usage
@@ -159,7 +159,7 @@ class Target:
             return
         lines = self.book.handout.lines
         backlogged = any(
-            line.demand > line.final and seen.served.get(tenant, 0) > 0 for tenant, line in lines.items()
+            is_full(line, seen.served.get(tenant, 0), elapsed_ns) for tenant, line in lines.items()
         )
         self._probe.add(sum(seen.served.values()), elapsed_ns, backlogged=backlogged)
         self.book.set_capacity(Rate.of(self._probe.rate, self.book.capacity.unit))

@@ -1,11 +1,11 @@
-"""The share paper's experiments, run again (sections IV-D to IV-H).
+"""The share paper's experiments, run again (sections IV-D to IV-H; IV-G is `bursar.benchmarks.shares`).
 
 Each is a function `(out, quick) -> findings`: it draws its figures into `out` and returns its
 numbers, the claims it checks under "checks", and a table. The baselines No BW
 and Static BW run beside bursar on the same load, simulated and on the real storage target.
 """
 
-from bursar.experiments.shares.overhead import blkio, overhead
+from bursar.experiments.shares.controller import blkio
 from bursar.experiments.shares.timelines import allocation, frequency, recompensation, redistribution
 
-__all__ = ["allocation", "blkio", "frequency", "overhead", "recompensation", "redistribution"]
+__all__ = ["allocation", "blkio", "frequency", "recompensation", "redistribution"]
