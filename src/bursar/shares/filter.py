@@ -130,17 +130,15 @@ class Filter(Generic[ItemT]):
 
     def take(self, now: int, *, due_only: bool = False) -> Request[ItemT] | None:
         """The request to serve now, or None when no thread has anything to do before
-        `next_at()`. `due_only` leaves alone what only an idle thread would take."""
+        `next_at()`. `due_only` leaves alone what would go ahead of its time."""
         if self._fallback_is_impatient(now):
             return self._take_fallback(now)
         due = self._first_class()
         if due is not None and self._heap[0][0] <= now:
             return self._take_class(due, now)
-        if due_only:
-            return None
         if self._fallback:
             return self._take_fallback(now)
-        if due is not None and self._eager:
+        if due is not None and self._eager and not due_only:
             return self._take_class(due, now)
         return None
 

@@ -3,7 +3,7 @@ in the filter's order, and wait no longer than they said."""
 
 from __future__ import annotations
 
-from heapq import heappop, heappush
+from heapq import heapify, heappop, heappush
 from typing import Generic, TypeVar
 
 from bursar.shares.filter import Filter
@@ -17,6 +17,12 @@ SLACK_NS = 10 * MILLISECOND_NS
 """How much of an idle moment may be made up for: timers ring a little late."""
 
 
+AHEAD_SLACK_NS = 2 * MILLISECOND_NS
+"""The same for requests that go ahead of their time."""
+
+_SWEEP_MIN = 64
+
+
 class Gate(Generic[ItemT]):
     """Invariant: the tokens let through in any span of time are at most the capacity times that
     span and `SLACK_NS`, and one request more."""
@@ -27,6 +33,7 @@ class Gate(Generic[ItemT]):
         self._free_at: int | None = None
         self._deadlines: list[tuple[int, int, Request[ItemT]]] = []
         self._numbered = 0
+        self._sweep_at = _SWEEP_MIN
 
     def set_capacity(self, capacity: Rate) -> None:
         """For requests from now on."""
@@ -46,11 +53,19 @@ class Gate(Generic[ItemT]):
         request = self.filter.submit(tenant, cost, item, now)
         self._numbered += 1
         heappush(self._deadlines, (wait_until, self._numbered, request))
+        if len(self._deadlines) > self._sweep_at:
+            self._sweep()
         return request
 
+    def _sweep(self) -> None:
+        """Forget the deadlines of requests that are gone: long ones would pile up."""
+        self._deadlines = [entry for entry in self._deadlines if entry[2].queued]
+        heapify(self._deadlines)
+        self._sweep_at = max(_SWEEP_MIN, 2 * len(self._deadlines))
+
     def pass_due(self, now: int) -> list[Request[ItemT]]:
-        """Those that may go now, in order. What is due makes up for a late timer; what goes only
-        because the target is idle does not: it was not idle before, the timer was late."""
+        """Those that may go now, in order. What is due makes up for a late timer; what goes ahead
+        of its time does so for less: a tenant that answers within a timer's delay keeps its turn."""
         passed = []
         while self._is_free(now):
             request = self.filter.take(now, due_only=True)
@@ -58,7 +73,7 @@ class Gate(Generic[ItemT]):
                 request = self.filter.take(now)
                 if request is None:
                     break
-                self._free_at = max(self._free_at or now, now)
+                self._free_at = max(self._free_at or now, now - AHEAD_SLACK_NS)
             self._charge(request.cost, now)
             passed.append(request)
         return passed

@@ -12,6 +12,7 @@ from bursar.experiments.shares.workloads import MIB
 
 COLOURS = ("#4477aa", "#66ccee", "#228833", "#ee6677", "#aa3377", "#bbbbbb")
 DPI = 80
+PALETTE = 64
 POINTS = 80
 """A line of a timeline has about so many: more would be noise, and large files."""
 
@@ -27,9 +28,14 @@ def _open(rows: int, columns: int, width: float, height: float) -> tuple[Any, An
 
 def _save(figure: Any, path: Path) -> str:
     from matplotlib import pyplot
+    from PIL import Image
 
     figure.savefig(path, dpi=DPI)
     pyplot.close(figure)
+    # A few colours are enough, and make a third of the size: these go into the repository.
+    with Image.open(path) as image:
+        small = image.convert("RGB").quantize(PALETTE)
+    small.save(path, optimize=True)
     return path.name
 
 
