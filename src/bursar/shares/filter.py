@@ -87,9 +87,11 @@ class Filter(Generic[ItemT]):
         """Change a rule's rate or rank while requests flow. What a bucket holds stays in it. A
         rank decides for requests that arrive from now on."""
         old = self._rules[name]
-        rule = replace(old, rate=old.rate if rate is None else rate, rank=old.rank if rank is None else rank)
-        if rule == old:
+        rate = old.rate if rate is None else rate
+        rank = old.rank if rank is None else rank
+        if (rate, rank) == (old.rate, old.rank):
             return
+        rule = replace(old, rate=rate, rank=rank)
         self._rules.replace(old, rule)
         for tenant in sorted(self._of_rule[name]):
             member = self._classes[name, tenant]

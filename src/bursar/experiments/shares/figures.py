@@ -87,7 +87,9 @@ def draw_bars(path: Path, title: str, achieved: Mapping[str, Mapping[str, float]
     right.axhline(0, color="black", linewidth=0.8)
     right.set_ylabel("change in %")
     right.set_title("(b) bursar's gain or loss", fontsize=10)
-    right.legend(fontsize=8)
+    low, high = right.get_ylim()
+    right.set_ylim(low, high + 0.3 * (high - low))
+    right.legend(fontsize=8, loc="upper left")
     figure.suptitle(title, fontsize=11)
     return _save(figure, path)
 

@@ -82,9 +82,13 @@ class StorageModel:
         self._book = self._open_book()
         self._wake_at: int | None = None
         self.samples: list[Sample] = []
-        self.streams = [
-            StreamModel(tenant, stream) for tenant, streams in workload.streams.items() for stream in streams
+        # One stream of each tenant after the other, as processes come up; not tenant by tenant.
+        numbered = [
+            (number, StreamModel(tenant, stream))
+            for tenant, streams in workload.streams.items()
+            for number, stream in enumerate(streams)
         ]
+        self.streams = [model for _, model in sorted(numbered, key=lambda pair: pair[0])]
 
     def _open_book(self) -> TargetBook | None:
         config = self._config
