@@ -1,29 +1,21 @@
-"""`bursar demo`: a lease between two nodes over real sockets, live."""
+"""`bursar demo`: four servers, six tenants, one of them greedy; a story and a dashboard."""
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from bursar.cli.exits import EXIT_CODES, FAILED, INTERRUPTED
+from bursar.cli.exits import EXIT_CODES, INTERRUPTED
 from bursar.errors import UsageError
 
 if TYPE_CHECKING:
-    from pathlib import Path
+    from bursar.dashboard.server import DashboardServer
+    from bursar.demo.cluster import Cluster
 
-    from rich.table import Table
-
-    from bursar.leases.courier import HolderNode, OwnerNode
-    from bursar.runtime.world import LiveWorld
-
-TOTAL = 5_000
-TOKENS = 100
-DURATION_NS = 400_000_000
-DRIFT_PPM = 1_000
-STEP_S = 0.1
-SPENT_A_STEP = 6
-SECONDS_MAX = 3_600
+SECONDS_MAX = 86_400
+PORT = 8070
 
 
 def register(app: typer.Typer) -> None:
@@ -31,129 +23,83 @@ def register(app: typer.Typer) -> None:
 
 
 def demo(
-    seconds: Annotated[float, typer.Option(help="How long it runs.")] = 10.0,
-    headless: Annotated[bool, typer.Option("--headless", help="Plain lines, no live view.")] = False,
+    seconds: Annotated[float, typer.Option(help="How long it runs; the story takes a minute.")] = 60.0,
+    headless: Annotated[bool, typer.Option("--headless", help="Only the story, no dashboard.")] = False,
+    port: Annotated[int, typer.Option(help="For the dashboard; another one if it is taken.")] = PORT,
+    as_json: Annotated[bool, typer.Option("--json", help="At the end print what was measured.")] = False,
 ) -> None:
-    """Watch two nodes share tokens through leases.
+    """See it work: a greedy tenant before and after, a server killed, a lender paid back.
 
-    An owner has 5,000 tokens and leases 100 at a time to a holder, over a socket; the holder spends
-    while its lease is live and gives the rest back. Tokens at the owner, at the holder
-    and spent never exceed the total; what is missing is under way. Needs no server and no root.
+    Four servers and a controller in this process, with real sockets between them, and six tenants
+    that keep requests waiting. The dashboard is on loopback; its address is printed. Needs no
+    root and no other server. Ctrl-C ends it (exit code 130).
 
-    Example: bursar demo --seconds 5 --headless
+    Example: bursar demo --seconds 60
     """
     import asyncio
     import tempfile
-    from pathlib import Path
 
+    from bursar.demo.story import SHORTEST_S
     from bursar.runtime.loops import new_event_loop
 
-    if not 0 < seconds <= SECONDS_MAX:
-        raise UsageError(f"--seconds is more than 0 and at most {SECONDS_MAX}, not {seconds:g}")
+    if not SHORTEST_S <= seconds <= SECONDS_MAX:
+        raise UsageError(f"--seconds is from {SHORTEST_S:g} to {SECONDS_MAX}, not {seconds:g}")
+    if not 0 <= port <= 65535:
+        raise UsageError(f"--port is from 0 (any) to 65535, not {port}")
     with tempfile.TemporaryDirectory(prefix="bursar-demo-") as directory:
         try:
             with asyncio.Runner(loop_factory=new_event_loop) as runner:
-                runner.run(_run(Path(directory), seconds, headless))
+                runner.run(_run(Path(directory), seconds, None if headless else port, as_json))
         except KeyboardInterrupt:
             typer.echo("stopped")
             raise typer.Exit(INTERRUPTED) from None
 
 
-class Pair:
-    """The two nodes and what the holder has spent."""
+async def _run(directory: Path, seconds: float, port: int | None, as_json: bool) -> None:
+    import json
 
-    def __init__(self, owner: OwnerNode, holder: HolderNode, worlds: list[LiveWorld]) -> None:
-        self.owner = owner
-        self.holder = holder
-        self.worlds = worlds
-        self.spent = 0
+    from bursar.demo.cluster import Cluster
+    from bursar.demo.load import Load
+    from bursar.demo.story import Story
 
-    def spend(self) -> None:
-        for _ in range(SPENT_A_STEP):
-            self.spent += self.holder.spend()
-
-    def figures(self) -> dict[str, int | str]:
-        owner, holder = self.owner.book.unspent, self.holder.book.unspent
-        now = self.worlds[0].clock.now()
-        user = "owner" if self.owner.book.uses(now) else "holder"
-        return {
-            "owner": owner,
-            "holder": holder,
-            "under way": TOTAL - owner - holder - self.spent,
-            "spent": self.spent,
-            "lease": self.holder.book.number,
-            "uses the thing": user if user == "owner" or self.holder.book.uses(now) else "nobody",
-        }
-
-    async def close(self) -> None:
-        for world in self.worlds:
-            await world.close()
-
-
-async def _open_pair(directory: Path) -> Pair:
-    from bursar.leases.book import HolderBook, OwnerBook
-    from bursar.leases.courier import HolderNode, OwnerNode
-    from bursar.runtime.world import open_world
-
-    first = await open_world("owner", state=directory / "owner", listen="127.0.0.1:0")
-    second = await open_world("holder", state=directory / "holder", peers={"owner": str(first.listening)})
-    owner = OwnerNode(first, OwnerBook(TOTAL, TOKENS, "holder", DURATION_NS, DRIFT_PPM))
-    holder = HolderNode(second, HolderBook(second.incarnation, "owner", DURATION_NS))
-    owner.start()
-    holder.start()
-    return Pair(owner, holder, [first, second])
-
-
-async def _run(directory: Path, seconds: float, headless: bool) -> None:
-    import asyncio
-
-    from rich.live import Live
-
-    pair = await _open_pair(directory)
-    loop = asyncio.get_running_loop()
-    end = loop.time() + seconds
+    say = _make_say(to_stderr=as_json)
+    say("Starting a controller and four servers, each with its own sockets, in this process.")
+    cluster = Cluster(directory)
+    load = Load(cluster)
+    dashboard: DashboardServer | None = None
     try:
-        if headless:
-            while loop.time() < end:
-                await _step(pair)
-                typer.echo("  ".join(f"{name} {value}" for name, value in pair.figures().items()))
-        else:
-            with Live(_draw(pair), refresh_per_second=10, transient=False) as live:
-                while loop.time() < end:
-                    await _step(pair)
-                    live.update(_draw(pair))
-        _conclude(pair)
+        await cluster.open()
+        for name, why in cluster.left_out.items():
+            say(f"Left out: {name} ({why}).")
+        load.start()
+        if port is not None:
+            dashboard = await _open_dashboard(cluster, port)
+            say(f"The dashboard: {dashboard.url}")
+        story = Story(cluster, load, say)
+        await story.run(seconds)
+        say("The end. Again, and longer: bursar demo --seconds 600")
+        if as_json:
+            typer.echo(json.dumps(story.outcome, indent=2))
     finally:
-        await pair.close()
+        if dashboard is not None:
+            await dashboard.close()
+        await load.close()
+        await cluster.close()
 
 
-async def _step(pair: Pair) -> None:
-    import asyncio
+def _make_say(*, to_stderr: bool):  # type: ignore[no-untyped-def]
+    import time
 
-    await asyncio.sleep(STEP_S)
-    pair.spend()
+    began = time.monotonic()
 
+    def say(text: str) -> None:
+        typer.echo(f"{time.monotonic() - began:6.1f} s  {text}", err=to_stderr)
 
-def _draw(pair: Pair) -> Table:
-    from rich.progress_bar import ProgressBar
-    from rich.table import Table
-
-    figures = pair.figures()
-    table = Table(title=f"a lease: {TOTAL} tokens, {TOKENS} at a time", width=70)
-    table.add_column("tokens")
-    table.add_column("", justify="right")
-    table.add_column("")
-    for name in ("owner", "holder", "under way", "spent"):
-        table.add_row(name, str(figures[name]), ProgressBar(total=TOTAL, completed=float(figures[name])))
-    table.caption = f"lease {figures['lease']}; the thing is used by {figures['uses the thing']}"
-    return table
+    return say
 
 
-def _conclude(pair: Pair) -> None:
-    figures = pair.figures()
-    known = sum(int(figures[name]) for name in ("owner", "holder", "spent"))
-    typer.echo(
-        f"{figures['spent']} spent in {figures['lease']} leases; {known} of {TOTAL} tokens accounted for"
-    )
-    if known > TOTAL:
-        raise typer.Exit(FAILED)
+async def _open_dashboard(cluster: Cluster, port: int) -> DashboardServer:
+    from bursar.dashboard.server import DashboardServer
+    from bursar.dashboard.source import NodesSource
+
+    return await DashboardServer.open(NodesSource(lambda: cluster.hosts), port, or_any=True)

@@ -248,6 +248,7 @@ class RateResource(Resource):
             "leader": self._book.leading,
             "epoch": self._book.state.epoch,
             "period": self._book.state.period,
+            "period_ns": self._policy.period_ns,
             "shadow": self._policy.shadow,
             "servers": {name: self._server_statistics(now, server) for name, server in self._servers.items()},
             "tenants": {

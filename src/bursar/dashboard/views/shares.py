@@ -1,0 +1,66 @@
+"""A share: who lends to whom, who is owed, what each tenant gets."""
+
+from __future__ import annotations
+
+from nicegui import ui
+
+from bursar.dashboard import charts
+from bursar.dashboard.history import History, Sample
+from bursar.dashboard.views.parts import Chart, Facts, Table
+
+COLUMNS = {
+    "tenant": "tenant",
+    "weight": "weight",
+    "demand": "demand",
+    "initial": "its share",
+    "lends": "lends",
+    "borrows": "borrows",
+    "paid": "is paid back",
+    "pays": "pays back",
+    "tokens": "tokens",
+    "record": "is owed",
+    "rate": "rate a second",
+    "granted": "granted",
+    "refused": "refused",
+}
+
+
+class ShareView:
+    def __init__(self, name: str) -> None:
+        self._name = name
+        self._facts = Facts()
+        with ui.element("div").classes("two-columns"):
+            self._flows = Chart(f"{name}/flows", "Lent and paid back in the last interval")
+            self._records = Chart(f"{name}/records", "Who is owed (right), who owes (left)")
+            self._lines = Chart(f"{name}/lines", "What each tenant gets, over time")
+            self._owed = Chart(f"{name}/owed", "What each is owed, over time")
+        with ui.card().classes("w-full"):
+            ui.label("Tenants (tokens of the last interval)").classes("card-title")
+            self._tenants = Table(f"{name}/tenants", COLUMNS)
+
+    def refresh(self, sample: Sample, history: History) -> None:
+        statistics = sample.reading.statistics[self._name]
+        tenants = statistics["tenants"]
+        facts = {"capacity a second": statistics["capacity"], "tokens": statistics["tokens"]}
+        self._facts.show({**facts, "intervals": statistics["intervals"], "skipped": statistics["skipped"]})
+        lent, paid = charts.find_flows(tenants)
+        nobody = "" if lent or paid else "nobody lends or pays back now"
+        self._flows.show(charts.draw_flows(lent, paid), nobody)
+        records = {name: row["record"] for name, row in tenants.items()}
+        self._records.show(
+            charts.draw_records(records), "" if any(records.values()) else "nobody owes anything"
+        )
+        lines = history.rates(self._name, "granted")
+        self._lines.show(charts.draw_lines(lines, "a second"), "" if lines else "not two samples yet")
+        self._owed.show(charts.draw_lines(history.levels(self._name, "record"), "tokens"))
+        self._tenants.show([{"tenant": name, **row, **_changes(row)} for name, row in tenants.items()])
+
+
+def _changes(row: dict[str, int]) -> dict[str, int]:
+    lent, paid = row["initial"] - row["redistributed"], row["tokens"] - row["redistributed"]
+    return {
+        "lends": max(0, lent),
+        "borrows": max(0, -lent),
+        "paid": max(0, paid),
+        "pays": max(0, -paid),
+    }

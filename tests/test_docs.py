@@ -1,0 +1,182 @@
+"""The pages: their examples run, their links lead somewhere, their tables say what the code says.
+
+A block after `<!-- runnable -->` is run; one after `<!-- file: NAME -->` is written first. All
+blocks of a page share one folder and run in order; a command that ends in `&` goes on behind
+the next ones until the page ends."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import socket
+import subprocess
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from bursar.cli import COMMANDS
+from bursar.cli.version import LABELS
+
+ROOT = Path(__file__).parent.parent
+PAGES = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/*.md")])
+BLOCK = re.compile(r"<!-- (runnable|file: \S+) -->\n```(\w+)\n(.*?)^```$", re.S | re.M)
+LINK = re.compile(r"\]\(([^)\s]+)\)")
+COMMAND_TIMEOUT_S = 60
+READY_TIMEOUT_S = 30
+
+
+@dataclass(frozen=True)
+class Block:
+    mark: str
+    language: str
+    text: str
+
+
+def read_blocks(page: Path) -> list[Block]:
+    return [Block(*found) for found in BLOCK.findall(page.read_text())]
+
+
+RUNNABLE = [page for page in PAGES if any(block.mark == "runnable" for block in read_blocks(page))]
+
+
+class Reader:
+    """Does what a page says, in a folder of its own, on ports of its own."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.ports = {port: str(_free_port()) for port in ("7070", "9464")}
+        self.environment = {**os.environ, "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}"}
+        self.behind: list[subprocess.Popen[str]] = []
+
+    def do(self, block: Block) -> None:
+        text = self._move_ports(block.text)
+        if block.mark.startswith("file: "):
+            target = self.folder / block.mark.removeprefix("file: ")
+            target.write_text(self._add_daemon(text) if target.suffix == ".toml" else text)
+        elif block.language == "python":
+            self._run([sys.executable, "-c", text])
+        else:
+            assert block.language == "console", f"how is a {block.language} block run?"
+            self._follow(text)
+
+    def _move_ports(self, text: str) -> str:
+        """The default ports may be in use where the tests run."""
+        for port, free in self.ports.items():
+            text = text.replace(port, free)
+        return re.sub(
+            r"^(\$ bursar why .*)$", rf"\1 --at bursar://127.0.0.1:{self.ports['7070']}", text, flags=re.M
+        )
+
+    def _add_daemon(self, text: str) -> str:
+        listen, metrics = (f'"127.0.0.1:{self.ports[port]}"' for port in ("7070", "9464"))
+        return f"{text}\n[daemon]\nlisten = {listen}\nmetrics = {metrics}\n"
+
+    def _follow(self, text: str) -> None:
+        """Each `$ command`, whose output must be what follows it, if anything does."""
+        for part in re.split(r"^\$ ", text, flags=re.M)[1:]:
+            command, _, expected = part.partition("\n")
+            command = command.partition("  #")[0].strip()
+            if command.endswith("&"):
+                self._start(command.removesuffix("&"))
+                continue
+            printed = self._run(["bash", "-c", command])
+            assert not expected.strip() or printed.strip() == expected.strip()
+
+    def _run(self, command: list[str]) -> str:
+        done = subprocess.run(
+            command,
+            cwd=self.folder,
+            env=self.environment,
+            timeout=COMMAND_TIMEOUT_S,
+            capture_output=True,
+            text=True,
+        )
+        assert done.returncode == 0, f"{command}\n{done.stdout}\n{done.stderr}"
+        return done.stdout
+
+    def _start(self, command: str) -> None:
+        process = subprocess.Popen(
+            ["bash", "-c", f"exec {command}"],
+            cwd=self.folder,
+            env=self.environment,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        self.behind.append(process)
+        assert process.stderr is not None
+        said = []
+        for line in process.stderr:
+            said.append(line)
+            if "daemon.ready" in line:
+                return
+        raise AssertionError(f"{command} ended before it was ready:\n{''.join(said)}")
+
+    def close(self) -> None:
+        for process in self.behind:
+            process.terminate()
+            process.communicate(timeout=10)
+
+
+def _free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+@pytest.fixture
+def reader(tmp_path: Path) -> Iterator[Reader]:
+    reader = Reader(tmp_path)
+    yield reader
+    reader.close()
+
+
+@pytest.mark.parametrize("page", RUNNABLE, ids=lambda page: str(page.relative_to(ROOT)))
+def test_the_examples_of_a_page_run(page: Path, reader: Reader) -> None:
+    if "curl" in page.read_text() and shutil.which("curl") is None:
+        reader.environment["PATH"] = f"{_stand_in_for_curl(reader.folder)}:{reader.environment['PATH']}"
+    for block in read_blocks(page):
+        reader.do(block)
+
+
+def _stand_in_for_curl(folder: Path) -> Path:
+    place = folder / "bin"
+    place.mkdir()
+    script = place / "curl"
+    fetch = "import sys, urllib.request as r; print(r.urlopen(sys.argv[-1], timeout=10).read().decode())"
+    script.write_text(f"#!{sys.executable}\n{fetch}\n")
+    script.chmod(0o755)
+    return place
+
+
+def test_some_pages_have_examples() -> None:
+    assert {page.name for page in RUNNABLE} >= {"README.md", "start.md"}
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_links_between_pages_and_pictures_resolve(page: Path) -> None:
+    text = re.sub(r"```.*?^```$", "", page.read_text(), flags=re.S | re.M)
+    for target in LINK.findall(text):
+        if re.match(r"[a-z]+:", target) or target.startswith("#"):
+            continue
+        assert (page.parent / target.partition("#")[0]).exists(), f"{page.name} links to {target}"
+
+
+def test_the_readme_labels_each_kind_as_the_version_does() -> None:
+    rows = re.findall(r"^\| \"[^|]*\| `(\w+)` \| (\w+) \|$", (ROOT / "README.md").read_text(), flags=re.M)
+    assert dict(rows) == LABELS
+
+
+def test_the_readme_names_every_command() -> None:
+    text = (ROOT / "README.md").read_text().partition("## Commands")[2]
+    missing = [name for name in COMMANDS if name != "schema" and name not in text]
+    assert missing == []
+
+
+def test_pictures_are_small() -> None:
+    sizes = {path.name: path.stat().st_size for path in (ROOT / "docs/images").glob("*.png")}
+    assert sizes and all(size < 200_000 for size in sizes.values()), sizes
