@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from bursar.errors import BursarError, FormatError, UsageError
-from bursar.experiments.shares import blkio as experiment
+from bursar.experiments.shares import kernel as experiment
 from bursar.integrations.blkio.enforcer import QUIET_INTERVALS, GroupEnforcer
 from bursar.integrations.blkio.groups import (
     BlkioV1,
@@ -26,7 +26,8 @@ from bursar.integrations.blkio.groups import (
     parse_v2,
 )
 from bursar.runtime.world import open_world
-from bursar.shares.book import Handout, Line, TargetBook, TenantTerms
+from bursar.shares.book import TargetBook
+from bursar.shares.handout import Handout, Line, TenantTerms
 from bursar.shares.target import Target
 from bursar.units import Rate
 from bursar.world import MILLISECOND_NS
@@ -271,7 +272,7 @@ def test_a_guard_lifts_limits_even_when_it_was_replaced(tmp_path):
         "from bursar.integrations.blkio.enforcer import GroupEnforcer\n"
         "from bursar.integrations.blkio.groups import find_controller\n"
         "from bursar.integrations.blkio.guard import Guard\n"
-        "from bursar.shares.book import Handout, Line\n"
+        "from bursar.shares.handout import Handout, Line\n"
         "import os, signal\n"
         "group, device = sys.argv[1:]\n"
         "controller = find_controller()\n"

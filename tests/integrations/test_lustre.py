@@ -25,7 +25,8 @@ from bursar.integrations.lustre.formats import (
     write_start,
 )
 from bursar.runtime.world import open_world
-from bursar.shares.book import Handout, Line, TargetBook, TenantTerms
+from bursar.shares.book import TargetBook
+from bursar.shares.handout import Handout, Line, TenantTerms
 from bursar.shares.target import Target
 from bursar.units import Rate
 from bursar.world import MILLISECOND_NS

@@ -8,8 +8,9 @@ import pytest
 
 from bursar.errors import FormatError
 from bursar.runtime.world import open_world
-from bursar.shares.book import TargetBook, TenantTerms
+from bursar.shares.book import TargetBook
 from bursar.shares.capacity import CapacityProbe
+from bursar.shares.handout import TenantTerms
 from bursar.shares.target import Seen, Target
 from bursar.units import Rate
 from bursar.world import MILLISECOND_NS

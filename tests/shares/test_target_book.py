@@ -8,7 +8,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from bursar.errors import FormatError, UsageError
-from bursar.shares.book import TargetBook, TenantTerms
+from bursar.shares.book import TargetBook
+from bursar.shares.handout import TenantTerms
 from bursar.units import Rate
 from bursar.world import MILLISECOND_NS, SECOND_NS
 

@@ -16,9 +16,10 @@ from typing import Any
 
 import numpy as np
 
-from bursar.shares.book import TargetBook, TenantTerms
+from bursar.shares.book import TargetBook
 from bursar.shares.borrowing import allocate
 from bursar.shares.filter import Filter
+from bursar.shares.handout import TenantTerms
 from bursar.shares.rules import Rule
 from bursar.shares.target import FilterRules, read_usage
 from bursar.units import Rate

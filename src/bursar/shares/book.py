@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
 from typing import Any
 
 import msgspec
@@ -21,52 +20,15 @@ from bursar.shares.borrowing import (
     payback_bound,
     settle,
 )
+from bursar.shares.handout import Handout, Line, TenantTerms, is_full
 from bursar.units import Rate
 from bursar.world import SECOND_NS
 
 ANY_TENANT = "*"
 """As a tenant of the policy: the terms of every tenant that is not listed."""
 
-BACKLOGGED_PART = 0.95
 _DECAY_STEPS = 16
 _FORGET_EVERY = 64
-
-
-class TenantTerms(msgspec.Struct, frozen=True):
-    """What the policy says of a tenant: `bursar.policy.ShareTenant` has these fields."""
-
-    weight: int = 1
-    borrow: int | None = None
-    lend: int | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class Line:
-    """One tenant's part of a handout, in tokens; `rate` is a second's."""
-
-    demand: int
-    initial: int
-    redistributed: int
-    final: int
-    record: int
-    rate: int
-    weight: int
-
-
-def is_full(line: Line, used: int, elapsed_ns: int) -> bool:
-    """Whether a tenant used nearly all it was given for `elapsed_ns`."""
-    return used > 0 and used >= BACKLOGGED_PART * (line.rate * elapsed_ns // SECOND_NS)
-
-
-@dataclass(frozen=True, slots=True)
-class Handout:
-    """What one interval hands out. `lines` holds the active tenants only; `problems` says what
-    was wrong with the statistics and was left out."""
-
-    number: int
-    tokens: int
-    lines: Mapping[str, Line] = field(default_factory=dict)
-    problems: tuple[str, ...] = ()
 
 
 class TargetBook:

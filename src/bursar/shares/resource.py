@@ -10,8 +10,9 @@ from bursar.courier import Alarm
 from bursar.errors import Refused, UsageError
 from bursar.policy import SharePolicy
 from bursar.resource import Explanation, Grant, Resource
-from bursar.shares.book import Handout, Line, TargetBook
+from bursar.shares.book import TargetBook
 from bursar.shares.gate import Gate
+from bursar.shares.handout import Handout, Line
 from bursar.shares.target import FilterRules, Seen, Target, read_usage
 from bursar.units import Rate, write_duration
 from bursar.world import SECOND_NS, World

@@ -14,9 +14,10 @@ from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from bursar.errors import BursarError, CrashedError
-from bursar.shares.book import Handout, TargetBook, is_full
+from bursar.shares.book import TargetBook
 from bursar.shares.capacity import CapacityProbe
 from bursar.shares.filter import Filter
+from bursar.shares.handout import Handout, is_full
 from bursar.shares.queues import Usage
 from bursar.shares.rules import Rule
 from bursar.units import Rate

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from bursar.experiments.shares.blkio import INTERVAL_MS, measure
+from bursar.experiments.shares.kernel import INTERVAL_MS, measure
 from bursar.experiments.shares.measures import Check
 
 

@@ -13,8 +13,9 @@ from bursar.experiments.shares.real import Run
 from bursar.experiments.shares.workloads import Workload
 from bursar.integrations.storage.config import Config, Mode, Sample
 from bursar.integrations.storage.tenant import Burst, Stream
-from bursar.shares.book import Handout, Line, TargetBook, TenantTerms
+from bursar.shares.book import TargetBook
 from bursar.shares.filter import Filter
+from bursar.shares.handout import Handout, Line, TenantTerms
 from bursar.shares.target import FilterRules, read_usage
 from bursar.units import Rate
 from bursar.world import MILLISECOND_NS, SECOND_NS

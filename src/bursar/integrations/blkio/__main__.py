@@ -13,8 +13,9 @@ from bursar.integrations.blkio.enforcer import GroupEnforcer
 from bursar.integrations.blkio.groups import V1_WARNING, find_controller, find_device
 from bursar.integrations.blkio.guard import Guard
 from bursar.integrations.running import run_target
-from bursar.shares.book import TargetBook, TenantTerms
+from bursar.shares.book import TargetBook
 from bursar.shares.capacity import CapacityProbe
+from bursar.shares.handout import TenantTerms
 from bursar.shares.target import Target
 from bursar.units import Rate, write_size
 from bursar.world import MILLISECOND_NS, World

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from bursar.errors import BursarError
 from bursar.integrations.blkio.groups import Bytes, Controller, GroupMissingError
 from bursar.integrations.blkio.guard import Guard
-from bursar.shares.book import Handout
+from bursar.shares.handout import Handout
 from bursar.shares.target import Seen
 
 CHANGE_PART = 0.03

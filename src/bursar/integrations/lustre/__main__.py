@@ -11,8 +11,9 @@ import msgspec
 from bursar.errors import BursarError, UsageError
 from bursar.integrations.lustre.enforcer import Lctl, LustreEnforcer
 from bursar.integrations.running import run_target
-from bursar.shares.book import TargetBook, TenantTerms
+from bursar.shares.book import TargetBook
 from bursar.shares.capacity import CapacityProbe
+from bursar.shares.handout import TenantTerms
 from bursar.shares.target import Target
 from bursar.units import Rate
 from bursar.world import MILLISECOND_NS, World

@@ -18,7 +18,7 @@ from bursar.integrations.lustre.formats import (
     write_start,
     write_stop,
 )
-from bursar.shares.book import Handout
+from bursar.shares.handout import Handout
 from bursar.shares.target import Seen
 
 OUTPUT_MAX_BYTES = 64 * 1024 * 1024

@@ -18,7 +18,8 @@ from bursar.integrations.storage.device import Device
 from bursar.integrations.storage.server import Scheduler, StorageServer
 from bursar.runtime import logs
 from bursar.runtime.world import LiveWorld, open_world
-from bursar.shares.book import TargetBook, TenantTerms
+from bursar.shares.book import TargetBook
+from bursar.shares.handout import TenantTerms
 from bursar.shares.target import Target
 from bursar.units import Rate, write_size
 from bursar.world import MILLISECOND_NS, SECOND_NS

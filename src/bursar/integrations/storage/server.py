@@ -31,8 +31,8 @@ from bursar.integrations.storage.protocol import (
     send_outcome,
 )
 from bursar.runtime import logs
-from bursar.shares.book import Handout, Line
 from bursar.shares.filter import Filter
+from bursar.shares.handout import Handout, Line
 from bursar.shares.queues import Request
 from bursar.shares.target import FilterRules, Seen, read_usage
 from bursar.world import SECOND_NS
