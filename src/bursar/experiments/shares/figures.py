@@ -12,7 +12,7 @@ from bursar.experiments.shares.workloads import MIB
 
 COLOURS = ("#4477aa", "#66ccee", "#228833", "#ee6677", "#aa3377", "#bbbbbb")
 DPI = 80
-PALETTE = 64
+PALETTE = 256
 POINTS = 80
 """A line of a timeline has about so many: more would be noise, and large files."""
 
@@ -49,7 +49,10 @@ def draw_timelines(path: Path, title: str, rows: Mapping[str, Mapping[str, Run]]
             axis = axes[row][column]
             times, series = bandwidths(run, max(3, len(run.samples) // POINTS))
             for number, name in enumerate(tenants_of(run)):
-                axis.plot(times, series[name], label=name, color=COLOURS[number], linewidth=1.2)
+                # Thinner on top: lines that coincide show both.
+                axis.plot(
+                    times, series[name], label=name, color=COLOURS[number], linewidth=2.4 - 0.4 * number
+                )
             total = [sum(values) for values in zip(*series.values(), strict=True)]
             axis.plot(times, total, label="all", color="black", linewidth=0.8, linestyle=":")
             axis.set_ylim(0, top)
