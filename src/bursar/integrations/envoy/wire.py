@@ -1,0 +1,93 @@
+"""Between the book and Envoy's messages. Whatever an Envoy sends is bounded and checked here."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from envoy.service.rate_limit_quota.v3 import rlqs_pb2
+from envoy.type.v3 import ratelimit_strategy_pb2
+
+from bursar.integrations.envoy.fleet import ABANDON, ALLOW_ALL, FILL_S
+
+COUNT_MAX = 2**40
+ELAPSED_MAX_S = 3600
+UNKNOWN_MAX = 1000
+"""Lines of one report about tenants that the policy does not have, that are answered."""
+
+TENANT = "tenant"
+RATE_MAX = 2**32 - 1
+"""Tokens a fill interval: Envoy counts them in 32 bits."""
+
+ACTIONS_MAX = 5_000
+"""Tenants in one response: a few hundred kilobytes."""
+
+_DENY = ratelimit_strategy_pb2.RateLimitStrategy.DENY_ALL
+_ALLOW = ratelimit_strategy_pb2.RateLimitStrategy.ALLOW_ALL
+
+
+@dataclass(slots=True)
+class Lines:
+    """The lines of one report, by column; `unknown` are bucket ids that are no tenant's."""
+
+    rows: list[int] = field(default_factory=list)
+    elapsed_s: list[int] = field(default_factory=list)
+    allowed: list[int] = field(default_factory=list)
+    denied: list[int] = field(default_factory=list)
+    unknown: list[Any] = field(default_factory=list)
+
+
+def read_report(message: Any, rows: Mapping[str, int]) -> Lines:
+    lines = Lines()
+    for usage in message.bucket_quota_usages:
+        bucket = usage.bucket_id.bucket
+        row = rows.get(bucket[TENANT]) if len(bucket) == 1 and TENANT in bucket else None
+        if row is None:
+            if len(lines.unknown) < UNKNOWN_MAX and bucket:
+                lines.unknown.append(usage.bucket_id)
+            continue
+        lines.rows.append(row)
+        lines.elapsed_s.append(min(max(usage.time_elapsed.seconds, 0), ELAPSED_MAX_S))
+        lines.allowed.append(min(usage.num_requests_allowed, COUNT_MAX))
+        lines.denied.append(min(usage.num_requests_denied, COUNT_MAX))
+    return lines
+
+
+def deny_unknown(lines: Lines, time_to_live_s: int) -> Any:
+    """Tenants that the policy does not have get nothing, and are not remembered here."""
+    response = rlqs_pb2.RateLimitQuotaResponse()
+    for bucket_id in lines.unknown:
+        action = response.bucket_action.add()
+        action.bucket_id.CopyFrom(bucket_id)
+        assigned = action.quota_assignment_action
+        assigned.assignment_time_to_live.seconds = time_to_live_s
+        assigned.rate_limit_strategy.blanket_rule = _DENY
+    return response
+
+
+def write_orders(rates: Mapping[str, int], time_to_live_s: int, burst_s: float) -> list[Any]:
+    """Responses with a rate for each tenant (or ALLOW_ALL, ABANDON), in pieces of bounded size."""
+    responses = []
+    for number, (tenant, rate) in enumerate(rates.items()):
+        if number % ACTIONS_MAX == 0:
+            responses.append(rlqs_pb2.RateLimitQuotaResponse())
+        action = responses[-1].bucket_action.add()
+        action.bucket_id.bucket[TENANT] = tenant
+        if rate == ABANDON:
+            action.abandon_action.SetInParent()
+            continue
+        assigned = action.quota_assignment_action
+        assigned.assignment_time_to_live.seconds = time_to_live_s
+        write_strategy(assigned.rate_limit_strategy, rate, burst_s)
+    return responses
+
+
+def write_strategy(strategy: Any, rate: int, burst_s: float) -> None:
+    if rate <= 0:
+        strategy.blanket_rule = _ALLOW if rate == ALLOW_ALL else _DENY
+        return
+    bucket = strategy.token_bucket
+    bucket.max_tokens = min(max(1, int(rate * burst_s / FILL_S)), RATE_MAX)
+    bucket.tokens_per_fill.value = min(rate, RATE_MAX)
+    bucket.fill_interval.seconds = FILL_S
