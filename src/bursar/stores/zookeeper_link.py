@@ -27,7 +27,7 @@ from bursar.world import MILLISECOND_NS, SECOND_NS, Clock
 
 HEARTBEATS_PER_TIMEOUT = 6
 SILENCE_PER_TIMEOUT = 2
-"""A connection that owes an answer for half the timeout is given up for another server."""
+"""A connection that owes an answer and says nothing for half the timeout is given up for another."""
 
 CONNECT_MAX_S = 2.0
 RETRY_MIN_S, RETRY_MAX_S = 0.02, 0.3
@@ -246,6 +246,7 @@ class Link:
     # What arrives
 
     def received(self, connection: Wire, body: bytes) -> None:
+        connection.heard_ns = self._clock.now()
         head = wire.read_reply(body)
         if head.xid == wire.WATCH_XID:
             self.on_event(wire.read_event(body).path)
@@ -297,10 +298,10 @@ class Link:
 
     def _ping(self, connection: Wire, interval_ns: int) -> None:
         now_ns = self._clock.now()
-        oldest_ns = min(
+        owed_ns = min(
             connection.sent[0][1].sent_ns if connection.sent else now_ns, connection.pinged_ns or now_ns
         )
-        if now_ns - oldest_ns > self.timeout_ns // SILENCE_PER_TIMEOUT:
+        if now_ns - max(owed_ns, connection.heard_ns) > self.timeout_ns // SILENCE_PER_TIMEOUT:
             connection.drop()
             self.lost(connection)
         elif not connection.pinged_ns and now_ns - self._last_sent_ns >= interval_ns // 2:
@@ -324,6 +325,7 @@ class Wire(asyncio.Protocol):
     def __init__(self, link: Link) -> None:
         self.sent: deque[tuple[int, Request]] = deque()
         self.pinged_ns = 0
+        self.heard_ns = 0
         self.greeting: asyncio.Future[bytes] = asyncio.get_running_loop().create_future()
         self._link = link
         self._transport: asyncio.Transport | None = None

@@ -1,0 +1,309 @@
+"""The book of claims: it makes every transaction that changes who owns what.
+
+All that safety rests on is in the store, and in what the transactions below check before they
+change it; what an instance remembers (`View`) may be as stale as it likes, but must once have been
+so: a version and what the node held *at that version*. So an instance can be slow, paused or dead
+at any point, and several can work at once: the worst that a stale view does is a transaction that
+the store refuses as a whole. A guess never enters a view: what a transaction will have made is kept
+in its draft until the store has confirmed it. (Guessing the version that a transaction of one's own
+would leave, and building the next one on it, records conflicting owners: another's change may have
+taken that very number.)
+
+Invariants of the store, each kept by every transaction made here:
+
+1. *No conflict.* A name has an exclusive owner, or sharers, or neither. Who takes it exclusively
+   sets its node at the version seen (so nobody else changed the owner meanwhile) and deletes its
+   `S` folder if it has one (which fails while a sharer is in it). Who shares it creates its own
+   node in `S` and checks the version seen, so sharers do not disturb each other.
+2. *All or nothing.* All names of a task change with its record, in one transaction.
+3. *Recorded once.* Every change of a record checks its version: of two that finish, requeue or
+   depose a task, one happens.
+4. *Fences grow.* The phase of a name rises when an exclusive owner or a new shared phase begins and
+   when an owner is removed by force; it never falls. (A shared phase may outlast a moment without
+   sharers: whoever shares it next conflicts with none of those before.)
+5. *No leak.* A name's owner and sharers are tasks whose record says RUNNING or DONE: the transaction
+   that ends a task removes all its ownership. (Figure 4-5 of the thesis deletes step by step; a
+   crash in between leaves a name owned by nobody for ever.)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+
+import msgspec
+
+from bursar.claims.layout import Layout
+from bursar.claims.model import Holding, Outcome, State, Task, encode, step
+from bursar.claims.requirements import Mode
+from bursar.world import Check, CheckAbsent, Create, Delete, Operation, Set
+
+
+@dataclass(slots=True)
+class View:
+    """What this instance last knew of a name. version None: it has no node yet. `sharers` is for the
+    queue and for people; no transaction rests on it. `number`: of two reads, the one sent later."""
+
+    version: int | None = None
+    holding: Holding = field(default_factory=Holding)
+    sharers: dict[str, None] = field(default_factory=dict)
+    read_ns: int = 0
+    number: int = 0
+
+
+class Draft:
+    """What the names will be if a transaction succeeds. Several plans of one transaction share it."""
+
+    def __init__(self, views: dict[str, View]) -> None:
+        self._views = views
+        self.changed: dict[str, tuple[int, Holding]] = {}
+
+    def see(self, name: str) -> tuple[int | None, Holding]:
+        if name in self.changed:
+            return self.changed[name]
+        view = self._views[name]
+        return view.version, view.holding
+
+
+@dataclass(slots=True)
+class Plan:
+    """A transaction, or part of one, that is to change one task, and what is so if it succeeds."""
+
+    task: Task
+    version: int
+    after: Task | None
+    operations: list[Operation]
+    draft: Draft
+
+    @property
+    def id(self) -> str:
+        return self.task.id
+
+
+class ClaimBook:
+    """Views of names, and the plans made from them."""
+
+    def __init__(self, layout: Layout, me: str) -> None:
+        self.layout = layout
+        self.me = me
+        self.views: dict[str, View] = {}
+
+    # Submitting and taking
+
+    def submit(self, task: Task, *, take: bool) -> list[Operation]:
+        """A new task; fails if it is known already, waiting or over."""
+        operations: list[Operation] = []
+        if task.kept:
+            operations.append(CheckAbsent(self.layout.released(task.id)))
+        operations.append(Create(self.layout.task(task.id), encode(task)))
+        if take:
+            operations.append(self.mark(task.id))
+        else:
+            operations.append(Set(self.layout.bell, b""))
+        return operations
+
+    def mark(self, id: str) -> Operation:
+        """Look after a task: fails while another instance does."""
+        return Create(self.layout.busy(id), self.me.encode(), ephemeral=True)
+
+    def take(self, id: str) -> list[Operation]:
+        return [Check(self.layout.task(id)), self.mark(id)]
+
+    # Drafts
+
+    def draft(self) -> Draft:
+        return Draft(self.views)
+
+    def confirm(self, draft: Draft, now_ns: int) -> None:
+        """The store did it."""
+        for name, (version, holding) in draft.changed.items():
+            known = self.views.get(name)
+            if known is None or known.version is None or known.version < version:
+                self.views[name] = View(version, holding, {}, now_ns)
+
+    # Granting
+
+    def grant(self, task: Task, version: int | None, draft: Draft) -> Plan:
+        """Own all of its names. version None: the record is created by the same transaction."""
+        operations: list[Operation] = []
+        phases = []
+        for name, mode in task.requirements:
+            own = self._own if mode is Mode.EXCLUSIVE else self._share
+            phases.append(own(operations, name, draft, task.id))
+        after = msgspec.structs.replace(
+            task,
+            state=step(task.state, "granted"),
+            attempt=task.attempt + 1,
+            holder=self.me,
+            phases=tuple(phases),
+        )
+        if version is None:
+            if task.kept:
+                operations.append(CheckAbsent(self.layout.released(task.id)))
+            operations += [Create(self.layout.task(task.id), encode(after)), self.mark(task.id)]
+        else:
+            operations.append(Set(self.layout.task(task.id), encode(after), version))
+        return Plan(task, -1 if version is None else version, after, operations, draft)
+
+    def _own(self, operations: list[Operation], name: str, draft: Draft, id: str) -> int:
+        version, seen = draft.see(name)
+        holding = self._without_mine(seen, id)
+        taken = msgspec.structs.replace(holding, phase=holding.phase + 1, owner=id, shared=False)
+        self._write(operations, name, draft, version, taken)
+        if holding.shared:
+            operations.append(Delete(self.layout.sharers(name)))
+        return taken.phase
+
+    def _share(self, operations: list[Operation], name: str, draft: Draft, id: str) -> int:
+        version, seen = draft.see(name)
+        holding = self._without_mine(seen, id)
+        if not holding.shared:
+            holding = msgspec.structs.replace(holding, phase=holding.phase + 1, shared=True)
+            self._write(operations, name, draft, version, holding)
+            operations.append(Create(self.layout.sharers(name)))
+        elif holding is seen:
+            operations.append(Check(self.layout.name(name), version))
+        else:
+            self._write(operations, name, draft, version, holding)
+        operations.append(Create(self.layout.sharer(name, id)))
+        return holding.phase
+
+    def _without_mine(self, holding: Holding, id: str) -> Holding:
+        """A reservation ends when it is used."""
+        if holding.reserved != id:
+            return holding
+        return msgspec.structs.replace(holding, reserved="", reserved_since=0, reserved_mode="")
+
+    def _write(
+        self, operations: list[Operation], name: str, draft: Draft, version: int | None, holding: Holding
+    ) -> None:
+        path = self.layout.name(name)
+        if version is None:
+            operations.append(Create(path, encode(holding)))
+            draft.changed[name] = 0, holding
+        else:
+            operations.append(Set(path, encode(holding), version))
+            draft.changed[name] = version + 1, holding
+
+    # Ending
+
+    def finish(
+        self, task: Task, version: int, outcome: Outcome, result: bytes = b"", *, ended: int = 0
+    ) -> Plan:
+        """Record the outcome and give everything back: two steps of the table at once."""
+        event = "withdrawn" if task.state is State.PENDING else "finished"
+        state = task.state if task.state is State.DONE else step(task.state, event)
+        after = msgspec.structs.replace(
+            task,
+            state=step(state, "released"),
+            outcome=task.outcome or outcome,
+            result=task.result or result,
+            ended=ended,
+        )
+        operations: list[Operation] = []
+        draft = self.draft()
+        if task.state is not State.PENDING:
+            self._give_back(operations, task, draft, forced=False)
+        self._close(operations, after, version)
+        return Plan(task, version, after, operations, draft)
+
+    def complete(self, task: Task, version: int, outcome: Outcome, result: bytes = b"") -> Plan:
+        """Record the outcome only; whoever looks after the task gives its names back."""
+        after = msgspec.structs.replace(
+            task, state=step(task.state, "finished"), outcome=outcome, result=result
+        )
+        path = self.layout.task(task.id)
+        return Plan(task, version, after, [Set(path, encode(after), version)], self.draft())
+
+    def depose(self, task: Task, version: int, *, ended: int = 0, busy: bool = True) -> Plan:
+        """Take everything from a holder that is dead, or is to be treated so."""
+        done = step(task.state, "deposed")
+        after = msgspec.structs.replace(
+            task, state=step(done, "released"), outcome="deposed", ended=ended, phases=()
+        )
+        operations: list[Operation] = []
+        draft = self.draft()
+        self._give_back(operations, task, draft, forced=True)
+        self._close(operations, after, version, busy=busy)
+        return Plan(task, version, after, operations, draft)
+
+    def requeue(self, task: Task, version: int) -> Plan:
+        """The same, but the task waits to be granted again."""
+        after = msgspec.structs.replace(task, state=step(task.state, "requeued"), phases=(), holder="")
+        operations: list[Operation] = []
+        draft = self.draft()
+        self._give_back(operations, task, draft, forced=True)
+        operations.append(Set(self.layout.task(task.id), encode(after), version))
+        return Plan(task, version, after, operations, draft)
+
+    def _close(self, operations: list[Operation], after: Task, version: int, *, busy: bool = True) -> None:
+        operations.append(Delete(self.layout.task(after.id), version))
+        if busy:
+            operations.append(Delete(self.layout.busy(after.id)))
+        if after.kept:
+            operations.append(Create(self.layout.released(after.id), encode(after)))
+
+    def _give_back(self, operations: list[Operation], task: Task, draft: Draft, *, forced: bool) -> None:
+        for name, mode in task.requirements:
+            version, holding = draft.see(name)
+            raised = msgspec.structs.replace(holding, phase=holding.phase + forced)
+            if mode is Mode.EXCLUSIVE:
+                assert holding.owner == task.id, f"{name} is not owned by {task.id}"
+                free = msgspec.structs.replace(raised, owner="")
+                self._write(operations, name, draft, version, free)
+            else:
+                operations.append(Delete(self.layout.sharer(name, task.id)))
+                if forced:
+                    self._write(operations, name, draft, version, raised)
+
+    def owns(self, task: Task) -> bool:
+        """Whether the views say so of every name that it needs exclusively. (Of shared ones the
+        transaction finds out.)"""
+        return all(
+            self.views[name].holding.owner == task.id
+            for name, mode in task.requirements
+            if mode is Mode.EXCLUSIVE
+        )
+
+    # Reserving
+
+    def reserve(self, task: Task, name: str, mode: Mode) -> tuple[list[Operation], Draft]:
+        """Note in the store that a name is reserved; nothing if an older task has it reserved."""
+        draft = self.draft()
+        version, holding = draft.see(name)
+        operations: list[Operation] = []
+        older = (holding.reserved_since, holding.reserved) < (task.submitted, task.id)
+        if holding.reserved != task.id and not (holding.reserved and older):
+            reserved = msgspec.structs.replace(
+                holding, reserved=task.id, reserved_since=task.submitted, reserved_mode=str(mode)
+            )
+            self._write(operations, name, draft, version, reserved)
+        return operations, draft
+
+    def unreserve(self, id: str, name: str) -> tuple[list[Operation], Draft]:
+        draft = self.draft()
+        version, holding = draft.see(name)
+        operations: list[Operation] = []
+        if holding.reserved == id:
+            self._write(operations, name, draft, version, self._without_mine(holding, id))
+        return operations, draft
+
+    def forget(self, names: Iterable[str]) -> None:
+        for name in names:
+            self.views.pop(name, None)
+
+
+def names_of(plans: Sequence[Plan]) -> list[str]:
+    """Every name of these plans, once, in order."""
+    return list(dict.fromkeys(name for plan in plans for name, _ in plan.task.needs))
+
+
+def locate(plans: Sequence[Plan], position: int | None) -> Plan | None:
+    """The plan whose operation stands at this position of their common transaction."""
+    if position is None:
+        return None
+    for plan in plans:
+        if position < len(plan.operations):
+            return plan
+        position -= len(plan.operations)
+    return None

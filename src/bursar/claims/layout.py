@@ -1,0 +1,82 @@
+"""Where things are in the store. Below `/claims/RESOURCE`:
+
+    names/SHARD/NAME              a Holding: phase, exclusive owner, reservation
+    names/SHARD/NAME/S            there while the name is in a shared phase
+    names/SHARD/NAME/S/TASK       one sharer
+    tasks/SHARD/TASK              a Task
+    busy/SHARD/TASK               ephemeral: the instance that looks after the task
+    released/SHARD/TASK           a Task that is over, kept for a while
+    instances/INSTANCE            ephemeral: an instance that runs
+    bell                          set to call instances to look for tasks that nobody looks after
+
+The node of the resource itself holds the epoch: the store cannot know that it was rebuilt, so the
+epoch comes from outside of it.
+
+`names`, `tasks`, `busy` and `released` are split into shards, so that no node has more children than one
+listing can carry.
+"""
+
+from __future__ import annotations
+
+from hashlib import blake2b
+from urllib.parse import quote
+
+NODE_NAME_MAX = 240
+NODE_NAME_KEPT = 200
+NAME_SHARDS = tuple(f"{number:02x}" for number in range(64))
+TASK_SHARDS = tuple(f"{number:02x}" for number in range(16))
+"""Fewer: they are listed whenever an instance looks for tasks that nobody looks after."""
+
+
+def shard_of(name: str, shards: tuple[str, ...]) -> str:
+    return shards[blake2b(name.encode(), digest_size=1).digest()[0] % len(shards)]
+
+
+def task_id(key: str) -> str:
+    """A task id made from the key that the user gave: the same key is the same task."""
+    return "k" + blake2b(key.encode(), digest_size=15).hexdigest()
+
+
+def node_name(name: str) -> str:
+    """A path's slashes and whatever a store refuses are written as %XX: one name, one node. What
+    would be too long for a node is cut and ends in a digest of the whole."""
+    encoded = quote(name, safe="#@+=~ !$&()*;")
+    if len(encoded) > NODE_NAME_MAX:
+        encoded = encoded[:NODE_NAME_KEPT] + "~" + blake2b(name.encode(), digest_size=16).hexdigest()
+    return encoded.replace(".", "%2E") if encoded in (".", "..") else encoded
+
+
+class Layout:
+    """The paths of one resource."""
+
+    def __init__(self, resource: str) -> None:
+        self.root = f"/claims/{quote(resource, safe='')}"
+        self.bell = f"{self.root}/bell"
+        self.instances = f"{self.root}/instances"
+
+    def folders(self) -> list[str]:
+        """Everything that must exist before the first task, parents first."""
+        parents = {"names": NAME_SHARDS, "tasks": TASK_SHARDS, "busy": TASK_SHARDS, "released": TASK_SHARDS}
+        folders = [self.instances, self.bell, *(f"{self.root}/{kind}" for kind in parents)]
+        return folders + [f"{self.root}/{kind}/{shard}" for kind in parents for shard in parents[kind]]
+
+    def name(self, name: str) -> str:
+        return f"{self.root}/names/{shard_of(name, NAME_SHARDS)}/{node_name(name)}"
+
+    def sharers(self, name: str) -> str:
+        return f"{self.name(name)}/S"
+
+    def sharer(self, name: str, task: str) -> str:
+        return f"{self.name(name)}/S/{task}"
+
+    def task(self, task: str) -> str:
+        return f"{self.root}/tasks/{shard_of(task, TASK_SHARDS)}/{task}"
+
+    def busy(self, task: str) -> str:
+        return f"{self.root}/busy/{shard_of(task, TASK_SHARDS)}/{task}"
+
+    def released(self, task: str) -> str:
+        return f"{self.root}/released/{shard_of(task, TASK_SHARDS)}/{task}"
+
+    def instance(self, name: str) -> str:
+        return f"{self.instances}/{quote(name, safe='')}"

@@ -1,0 +1,147 @@
+"""A task, and the table of its states.
+
+    PENDING ----granted----> RUNNING ----finished----> DONE ----released----> RELEASED
+       |                      |    \\                    ^
+       |                      |     `----deposed-------> | (its holder died and it is failed)
+       |                      `--------requeued--> PENDING (its holder died and it is tried again)
+       `---------withdrawn (cancelled, too late)-------->'
+
+What each state means, in the store (section 4.4.1; where it differs, why):
+
+PENDING     waits for its names; owns none of them.
+RUNNING     owns all of them; the record carries their fences. Granting is one transaction, so the
+            thesis's "PENDING with resources" (case 2 and 3 of section 4.4.3) cannot be found.
+DONE        has an outcome, recorded once; may still own its names.
+RELEASED    owns nothing; the record stays for a while, to answer who asks and to make submitting
+            it again harmless. (The thesis says both that the record is gone in this state and,
+            in table 4.1, that it is still to be removed.)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from enum import StrEnum
+from typing import Literal
+
+import msgspec
+
+from bursar.claims.requirements import Mode, Requirement, Requirements
+from bursar.errors import FormatError
+
+PAYLOAD_MAX_BYTES = 256 * 1024
+RESULT_MAX_BYTES = 64 * 1024
+PRIORITY_MIN, PRIORITY_MAX = -1000, 1000
+
+
+class State(StrEnum):
+    PENDING = "pending"
+    RUNNING = "running"
+    DONE = "done"
+    RELEASED = "released"
+
+
+TRANSITIONS: Mapping[tuple[State, str], State] = {
+    (State.PENDING, "granted"): State.RUNNING,
+    (State.PENDING, "withdrawn"): State.DONE,
+    (State.RUNNING, "finished"): State.DONE,
+    (State.RUNNING, "deposed"): State.DONE,
+    (State.RUNNING, "requeued"): State.PENDING,
+    (State.DONE, "released"): State.RELEASED,
+}
+"""(state, what happened) -> state. One transaction may make several steps at once (finished and
+released), and every transaction that makes one checks the version of the record."""
+
+Outcome = Literal["ok", "failed", "cancelled", "expired", "deposed"]
+
+
+def step(state: State, event: str) -> State:
+    """The state after the event; asserts that the table has it."""
+    assert (state, event) in TRANSITIONS, f"a {state} task cannot be {event}"
+    return TRANSITIONS[state, event]
+
+
+class Task(msgspec.Struct, frozen=True, kw_only=True, array_like=True):
+    """A task as the store keeps it.
+
+    id          its name in the store; made from the key, where one was given
+    tenant      who asked
+    needs       names and modes, sorted
+    payload     what to do, for whoever does it; empty for a claim
+    priority    higher is granted first
+    submitted   wall clock of who took it in, in nanoseconds: the release time of the thesis
+    deadline    wall clock past which it is no longer wanted, 0 for none
+    is_claim    held by the code that asked, in the process that asked (no tracker knows of it)
+    attempt     how often it was granted
+    holder      the instance (and its incarnation) that dispatched it or holds it
+    phases      RUNNING: the phase of each name, in the order of `needs`
+    kept        whether the record is kept for a while after it is over
+    ended       wall clock of its end
+    """
+
+    id: str
+    tenant: str
+    needs: tuple[tuple[str, str], ...]
+    payload: bytes = b""
+    priority: int = 0
+    submitted: int = 0
+    deadline: int = 0
+    is_claim: bool = False
+    state: State = State.PENDING
+    attempt: int = 0
+    holder: str = ""
+    phases: tuple[int, ...] = ()
+    outcome: Outcome | None = None
+    result: bytes = b""
+    kept: bool = False
+    ended: int = 0
+
+    @property
+    def requirements(self) -> Requirements:
+        return tuple(Requirement(name, Mode(mode)) for name, mode in self.needs)
+
+    @property
+    def idempotency_key(self) -> str:
+        """The same for every dispatch of this task: whoever does the work twice can tell."""
+        return self.id
+
+
+class Holding(msgspec.Struct, frozen=True, array_like=True):
+    """What the store keeps of a name: its phase, who owns it exclusively, whether it is in a shared
+    phase (its sharers are nodes below it), and for whom it is reserved (task, its age order, mode)."""
+
+    phase: int = 0
+    owner: str = ""
+    shared: bool = False
+    reserved: str = ""
+    reserved_since: int = 0
+    reserved_mode: str = ""
+
+
+_encode = msgspec.msgpack.Encoder().encode
+_decode_task = msgspec.msgpack.Decoder(Task).decode
+_decode_holding = msgspec.msgpack.Decoder(Holding).decode
+
+
+def encode(record: Task | Holding) -> bytes:
+    return _encode(record)
+
+
+def decode_task(path: str, data: bytes) -> Task:
+    """Raises FormatError that names the node."""
+    try:
+        task = _decode_task(data)
+        assert not task.phases or len(task.phases) == len(task.needs), "a phase for each name"
+        _ = task.requirements
+    except (msgspec.MsgspecError, UnicodeDecodeError, AssertionError, ValueError) as error:
+        raise FormatError(f"{path} holds no task that this version reads: {error}") from error
+    return task
+
+
+def decode_holding(path: str, data: bytes) -> Holding:
+    """Raises FormatError that names the node. Empty data is a name nobody has used yet."""
+    if not data:
+        return Holding()
+    try:
+        return _decode_holding(data)
+    except (msgspec.MsgspecError, UnicodeDecodeError) as error:
+        raise FormatError(f"{path} holds nothing that this version reads as a claim: {error}") from error

@@ -1,0 +1,213 @@
+"""Claims under every fault: three instances, tasks and claims over a handful of names, work that
+writes through guards, instances that crash, pause and lose their sessions."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from bursar.claims.book import ClaimBook
+from bursar.claims.courier import Instance, new_task
+from bursar.claims.fences import Guard, StaleFence
+from bursar.claims.layout import TASK_SHARDS, Layout
+from bursar.claims.model import Holding, State, Task, decode_holding, decode_task
+from bursar.claims.requirements import Mode, Requirement
+from bursar.claims.tracker import Dispatch, InProcessTracker
+from bursar.errors import NodeMissingError, Refused, Unknown
+from bursar.sim.faults import Faults
+from bursar.sim.scenario import Boot, Scenario, require
+from bursar.stores.tree import Tree
+from bursar.world import MILLISECOND_NS, SECOND_NS, World
+
+RESOURCE = "things"
+NAMES = ("a", "b", "c", "d")
+INSTANCES = ("i1", "i2", "i3")
+WORK_MAX_NS = 300 * MILLISECOND_NS
+PAUSE_MAX_NS = 900 * MILLISECOND_NS
+TASKS_PER_LIFE = 8
+
+Grantee = tuple[str, int]
+"""A task and its attempt."""
+
+
+class ClaimScenario(Scenario):
+    """The truth: the tree of the store itself, and guards that saw every write."""
+
+    duration_ns = 6 * SECOND_NS
+    settle_ns = 25 * SECOND_NS
+    session_timeout_ns = SECOND_NS
+    book: type[ClaimBook] = ClaimBook
+
+    def __init__(self) -> None:
+        self.submitted: dict[str, None] = {}
+        self.executed: dict[str, int] = {}
+        self.guards = {name: Guard() for name in NAMES}
+        self.granted: dict[Grantee, int] = {}
+        self.writers: dict[str, dict[Grantee, Mode]] = {name: {} for name in NAMES}
+        self.refused_writes = 0
+        self.instances: dict[str, Instance] = {}
+        self._layout = Layout(RESOURCE)
+        self._revision = 0
+        self._phases: dict[str, int] = {}
+        self._wrong: str | None = None
+
+    def faults(self) -> Faults:
+        return Faults(
+            store_cuts=0.3,
+            crashes=0.3,
+            pauses=0.4,
+            store_lost=0.05,
+            store_slow=0.03,
+            store_stale=0.1,
+            drift=True,
+            outage_ns=700 * MILLISECOND_NS,
+        )
+
+    def nodes(self) -> Mapping[str, Boot]:
+        return dict.fromkeys(INSTANCES, self._boot)
+
+    @property
+    def tree(self) -> Tree:
+        return self.sim._surroundings.store.tree
+
+    async def _boot(self, world: World) -> None:
+        def work(dispatch: Dispatch):  # type: ignore[no-untyped-def]
+            return self._work(world, dispatch)
+
+        instance = Instance(
+            world,
+            RESOURCE,
+            dead_holder="requeue",
+            aging_ns=4 * SECOND_NS,
+            tracker=InProcessTracker(work),
+            book=self.book,
+        )
+        await instance.start()
+        self.instances[world.name] = instance
+        world.spawn(self._submit_tasks(world, instance), "tasks")
+        world.spawn(self._make_claims(world, instance), "claims")
+
+    async def _submit_tasks(self, world: World, instance: Instance) -> None:
+        for number in range(TASKS_PER_LIFE):
+            await world.clock.sleep(world.random.randrange(0, PAUSE_MAX_NS))
+            task = self._task(world, f"{world.name}-{world.incarnation}-{number}", is_claim=False)
+            await instance.submit(task)
+            self.submitted[task.id] = None
+
+    def _task(self, world: World, id: str, *, is_claim: bool) -> Task:
+        names = list(NAMES)
+        world.random.shuffle(names)
+        needs = tuple(
+            sorted(
+                Requirement(name, world.random.choice((Mode.SHARED, Mode.EXCLUSIVE)))
+                for name in names[: world.random.randrange(1, 4)]
+            )
+        )
+        return new_task(
+            id=id,
+            tenant=world.name,
+            needs=needs,
+            submitted=world.clock.wall(),
+            is_claim=is_claim,
+            kept=not is_claim,
+        )
+
+    async def _make_claims(self, world: World, instance: Instance) -> None:
+        for number in range(TASKS_PER_LIFE):
+            await world.clock.sleep(world.random.randrange(0, PAUSE_MAX_NS))
+            task = self._task(world, f"{world.name}-{world.incarnation}-c{number}", is_claim=True)
+            try:
+                held = await instance.claim(task, SECOND_NS)
+                await self._write(world, held, instance.fences_of(held))
+                await instance.release(held.id)
+            except (Refused, Unknown):
+                continue
+
+    async def _work(self, world: World, dispatch: Dispatch) -> bytes:
+        self.executed[dispatch.id] = self.executed.get(dispatch.id, 0) + 1
+        task = self._read_record(dispatch.id)
+        if task is not None and task.attempt == dispatch.attempt:
+            await self._write(world, task, dict(dispatch.fences))
+        return b"done"
+
+    async def _write(self, world: World, task: Task, fences: dict[str, int]) -> None:
+        """Use every name for a while, through its guard, as a holder that never asks again does."""
+        for _ in range(3):
+            await world.clock.sleep(world.random.randrange(0, WORK_MAX_NS))
+            for name, mode in task.requirements:
+                try:
+                    self.guards[name].check(name, fences[name])
+                except StaleFence:
+                    self.refused_writes += 1
+                    return
+                self._note_write(name, mode, (task.id, task.attempt))
+
+    def _note_write(self, name: str, mode: Mode, writer: Grantee) -> None:
+        mine = self.granted.get(writer, 0)
+        for other, how in self.writers[name].items():
+            if other != writer and Mode.EXCLUSIVE in (mode, how) and self.granted.get(other, 0) > mine:
+                self._wrong = f"{name}: the guard took a write of {writer} after {other}, granted later"
+        self.writers[name][writer] = mode
+
+    def _read_record(self, id: str) -> Task | None:
+        try:
+            data, _ = self.tree.get(self._layout.task(id))
+        except NodeMissingError:
+            return None
+        return decode_task(id, data)
+
+    # What must hold
+
+    def check(self) -> None:
+        require(self._wrong is None, str(self._wrong))
+        if self.tree.revision == self._revision:
+            return
+        self._revision = self.tree.revision
+        for name in NAMES:
+            self._check_name(name)
+
+    def _check_name(self, name: str) -> None:
+        node = self.tree.read(self._layout.name(name))
+        if node is None:
+            return
+        holding = decode_holding(name, node.data)
+        sharers = self._sharers(name)
+        both = holding.owner and sharers
+        require(not both, f"{name} is owned by {holding.owner} and shared by {sharers}")
+        require(holding.phase >= self._phases.get(name, 0), f"{name}: the phase fell to {holding.phase}")
+        self._phases[name] = holding.phase
+        for id in [holding.owner] if holding.owner else sharers:
+            self._check_owner(name, holding, id)
+
+    def _sharers(self, name: str) -> list[str]:
+        if self.tree.read(self._layout.sharers(name)) is None:
+            return []
+        return self.tree.children(self._layout.sharers(name))
+
+    def _check_owner(self, name: str, holding: Holding, id: str) -> None:
+        task = self._read_record(id)
+        require(task is not None, f"{name} is owned by {id}, which has no record")
+        assert task is not None
+        require(task.state in (State.RUNNING, State.DONE), f"{name} is owned by {id}, which is {task.state}")
+        wanted = Mode.EXCLUSIVE if holding.owner else Mode.SHARED
+        require((name, str(wanted)) in task.needs, f"{id} owns {name}:{wanted}, which it does not need")
+        self.granted.setdefault((id, task.attempt), self._revision)
+
+    def crashed(self, name: str) -> None:
+        self.instances.pop(name, None)
+
+    def audit(self) -> None:
+        for name in NAMES:
+            node = self.tree.read(self._layout.name(name))
+            holding = decode_holding(name, node.data) if node is not None else Holding()
+            require(not holding.owner, f"{name} is still owned by {holding.owner}")
+            require(not self._sharers(name), f"{name} is still shared by {self._sharers(name)}")
+        left = [
+            id for shard in TASK_SHARDS for id in self.tree.children(f"{self._layout.root}/tasks/{shard}")
+        ]
+        require(not left, f"these tasks were never finished: {left}")
+        for id in self.submitted:
+            require(self.tree.read(self._layout.released(id)) is not None, f"the task {id} is lost")
+            require(self.executed.get(id, 0) >= 1, f"the task {id} was never executed")
+
+
+SCENARIO = ClaimScenario
