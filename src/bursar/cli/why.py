@@ -42,11 +42,11 @@ def why(
     """
     import asyncio
 
-    explanation = asyncio.run(_ask(resource, tenant, at, name, _read_tls(cert, key, ca)))
+    explanation = asyncio.run(_ask(resource, tenant, at, name, read_tls(cert, key, ca)))
     typer.echo(json.dumps(_describe(explanation), indent=2) if as_json else _write(explanation))
 
 
-def _read_tls(cert: Path | None, key: Path | None, ca: Path | None) -> Tls | None:
+def read_tls(cert: Path | None, key: Path | None, ca: Path | None) -> Tls | None:
     from bursar.policy import Tls
 
     if cert is None and key is None and ca is None:

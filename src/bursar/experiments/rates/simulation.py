@@ -162,17 +162,20 @@ class Simulation:
 
     def _allocate(self, start: float, interval_s: float) -> Allocation:
         left_ns = round((self.shape.period_s - start) * SECOND_NS)
-        part_ns = round(interval_s / self.control.parts * SECOND_NS)
-        seen = (self._tables, self._history, self._newest, part_ns, left_ns, self.control.surprise)
-        self._share(kernels.estimate_demands, (*seen, self._cells))
-        indptr, indices, data = kernels.gather_rows(self._cells)
-        demand = csr_array((data, indices, indptr), shape=(self.shape.tenants, self.shape.servers))
+        demand = self._estimate_demand(interval_s, left_ns)
         remaining = np.maximum(self.workload.reservation - self._dispatched.sum(axis=0), 0)
         began = time.perf_counter()
         allocation = allocate(demand, self._estimate_capacity(left_ns), remaining)
         self.allocation_s.append(time.perf_counter() - began)
         self.overloaded.append(int(allocation.overloaded.sum()))
         return allocation
+
+    def _estimate_demand(self, interval_s: float, left_ns: int) -> Any:
+        part_ns = round(interval_s / self.control.parts * SECOND_NS)
+        seen = (self._tables, self._history, self._newest, part_ns, left_ns, self.control.surprise)
+        self._share(kernels.estimate_demands, (*seen, self._cells))
+        indptr, indices, data = kernels.gather_rows(self._cells)
+        return csr_array((data, indices, indptr), shape=(self.shape.tenants, self.shape.servers))
 
     def _estimate_capacity(self, left_ns: int) -> Whole:
         """From the service rate while busy; before the first request what the server is known

@@ -1,0 +1,87 @@
+"""`bursar dashboard URL`: the pages of a running daemon, or of several."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from bursar.cli.exits import EXIT_CODES, INTERRUPTED
+from bursar.errors import UsageError
+
+if TYPE_CHECKING:
+    from bursar.policy import Tls
+    from bursar.runtime.client import Bursar
+
+PORT = 8070
+
+
+def register(app: typer.Typer) -> None:
+    app.command(epilog=EXIT_CODES)(dashboard)
+
+
+def dashboard(
+    urls: Annotated[
+        list[str] | None,
+        typer.Argument(metavar="[URL]...", help="The daemons; bursar://127.0.0.1:7070 if left out."),
+    ] = None,
+    port: Annotated[int, typer.Option(help="Where the pages are served, on loopback; 0 for any.")] = PORT,
+    name: Annotated[
+        str | None, typer.Option(help="With TLS: who asks, a name in the certificate.", show_default=False)
+    ] = None,
+    cert: Annotated[Path | None, typer.Option(help="With TLS: the certificate.", show_default=False)] = None,
+    key: Annotated[Path | None, typer.Option(help="With TLS: its key.", show_default=False)] = None,
+    ca: Annotated[Path | None, typer.Option(help="With TLS: the authority.", show_default=False)] = None,
+) -> None:
+    """Show what running daemons say, as pages for a browser.
+
+    Name all nodes of a rate to see all its servers. The pages only read; they are served on
+    loopback, for whoever is on this machine. A token, where the daemons want one, is read from
+    BURSAR_TOKEN. Ctrl-C ends it (exit code 130).
+
+    Example: bursar dashboard bursar://127.0.0.1:7070 --port 8070
+    """
+    import asyncio
+
+    from bursar.cli.why import read_tls
+    from bursar.runtime.client import read_url
+
+    addresses = urls or ["bursar://127.0.0.1:7070"]
+    for url in addresses:
+        read_url(url)
+    if not 0 <= port <= 65535:
+        raise UsageError(f"--port is from 0 (any) to 65535, not {port}")
+    try:
+        asyncio.run(_serve(addresses, port, name, read_tls(cert, key, ca)))
+    except KeyboardInterrupt:
+        typer.echo("stopped")
+        raise typer.Exit(INTERRUPTED) from None
+
+
+async def _serve(urls: list[str], port: int, name: str | None, tls: Tls | None) -> None:
+    from bursar.runtime.client import connect
+
+    daemons: dict[str, Bursar] = {}
+    try:
+        for url in urls:
+            daemons[url] = await connect(url, name=name, tls=tls)
+        await _show(daemons, port)
+    finally:
+        for b in daemons.values():
+            await b.close()
+
+
+async def _show(daemons: dict[str, Bursar], port: int) -> None:
+    try:
+        from bursar.dashboard.server import DashboardServer
+        from bursar.dashboard.source import DaemonsSource
+    except ModuleNotFoundError as error:
+        why = f"the dashboard needs the package {error.name}: pip install 'bursar[dashboard]'"
+        raise UsageError(why) from error
+    server = await DashboardServer.open(DaemonsSource(daemons), port)
+    typer.echo(f"The dashboard of {', '.join(daemons)}: {server.url}")
+    try:
+        await server.run()
+    finally:
+        await server.close()
