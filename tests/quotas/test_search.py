@@ -10,7 +10,7 @@ import pytest
 from bursar.book import Effects
 from bursar.quotas.book import NodeBook
 from bursar.quotas.ledger import Account
-from bursar.sim.scenarios.quota_small import CHAIN, SMALL_RULES, THREE, TWO, SmallQuota
+from bursar.sim.scenarios.quota.small import CHAIN, SMALL_RULES, THREE, TWO, SmallQuota
 from bursar.sim.search import Budget, Found, Search
 from bursar.world import MILLISECOND_NS
 
@@ -46,7 +46,7 @@ def test_a_star_of_three_with_duplication_never_overspends() -> None:
 
 def test_a_star_of_three_with_a_crash_never_overspends() -> None:
     budget = Budget(crashes=1, duplicates=0, moves=2)
-    horizon_ns = 15 * MILLISECOND_NS
+    horizon_ns = 5 * MILLISECOND_NS
     assert_nothing_found(search(places=THREE, askers=("b", "c"), budget=budget, horizon_ns=horizon_ns))
 
 

@@ -6,6 +6,10 @@ from collections.abc import Sequence
 
 from bursar.world import SECOND_NS
 
+LIFETIME_MAX_S = 10**9
+RATE_MIN = 1e-3
+"""Units a second below which nothing is worth keeping ready."""
+
 
 class Burn:
     """How fast an account is being used at one node: an exponential moving average (eq. 4) of
@@ -43,6 +47,8 @@ class Burn:
 
     def _average(self, fresh: float) -> None:
         self.rate = fresh if self.rate == 0 else (1 - self.alpha) * self.rate + self.alpha * fresh
+        if self.rate < RATE_MIN and not self.per_event:
+            self.rate = 0.0
 
 
 def threshold(rate: float, theta_ns: int, margin: float) -> int:
@@ -84,5 +90,7 @@ def serve_wants(units: int, wants: Sequence[int]) -> tuple[int, int]:
 
 
 def lifetime_ns(units: int, rate: float) -> int | None:
-    """How long units last at a rate; None for ever."""
-    return None if rate <= 0 else int(units * SECOND_NS / rate)
+    """How long units last at a rate; None for ever (or so long that it is the same)."""
+    if rate <= 0 or units >= rate * LIFETIME_MAX_S:
+        return None
+    return int(units * SECOND_NS / rate)

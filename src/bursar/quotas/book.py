@@ -85,7 +85,8 @@ class NodeBook:
         self.block = block
         self.parent: str | None = None
         self.children: tuple[str, ...] = ()
-        self.members: frozenset[str] = frozenset((identity,))
+        self.members: frozenset[str] | None = None
+        self.fenced: frozenset[str] = frozenset()
         self.rounds: dict[str, Round] = {}
         self.requests: dict[int, Request] = {}
         self.answers: list[Answer] = []
@@ -124,26 +125,40 @@ class NodeBook:
                     self._set_resend(now, account, peer)
         return self._flush()
 
-    def join(self, now: int, parent: str | None, children: Sequence[str], members: Iterable[str]) -> Effects:
-        """The tree, as far as this node is concerned, and every ledger that is not fenced."""
+    def join(
+        self,
+        now: int,
+        parent: str | None,
+        children: Sequence[str],
+        members: Iterable[str],
+        fenced: Iterable[str] = (),
+    ) -> Effects:
+        """The tree, as far as this node is concerned; every ledger that is not fenced; the rest."""
         self.parent = parent
         self.children = tuple(children)
-        self.members = frozenset(members)
+        known, self.members = self.members, frozenset(members)
+        self.fenced = frozenset(fenced)
         for round_ in list(self.rounds.values()):
+            if self.members != known:
+                round_.forget_verdict()
             round_.retry_soon(self, now)
         return self._flush()
 
     def mint(self, now: int, name: str, mints: Sequence[tuple[str, int]]) -> Effects:
         """The account's list in the store, whole: (ledger, amount) of each entry, from the first."""
-        account = self.ledger.account(name)
-        round_ = self.round(account)
-        if len(mints) > round_.mints:
-            for number, (ledger, amount) in enumerate(mints, start=1):
-                if ledger == self.identity:
-                    self.ledger.mint(name, number, amount)
-            round_.learn_mints(len(mints), sum(amount for _, amount in mints))
-            round_.retry_soon(self, now)
+        for number, (ledger, amount) in enumerate(mints, start=1):
+            if ledger == self.identity:
+                self.ledger.mint(name, number, amount)
+        # Known once the units are here: a statement that names a mint must include its units.
+        owners = frozenset(ledger for ledger, _ in mints)
+        self.defer(now, "_learn_mints", name, len(mints), sum(amount for _, amount in mints), owners)
         return self._flush()
+
+    def _learn_mints(self, now: int, name: str, mints: int, quota: int, owners: frozenset[str]) -> None:
+        round_ = self.round(self.ledger.account(name))
+        if mints > round_.mints:
+            round_.learn_mints(mints, quota, owners)
+            round_.retry_soon(self, now)
 
     def request(
         self, now: int, tenant: str, accounts: Sequence[str], amount: int, key: str | None = None
@@ -161,6 +176,13 @@ class NodeBook:
                 self.round(account).waiting[request.number] = request
         self._look_for_need(now, chain)
         return request.number, self._flush()
+
+    def look_for_need(self, now: int, chain: Sequence[Account], amount: int) -> Effects:
+        """Units were taken from a block: ask for more in time."""
+        for account in chain:
+            self.round(account).see_request(amount)
+        self._look_for_need(now, chain)
+        return self._flush()
 
     def cancel(self, now: int, number: int) -> Effects:
         """The request waits no longer (its deadline passed)."""
@@ -318,8 +340,8 @@ class NodeBook:
         chain = self.chain(request.accounts)
         for account in chain:
             round_ = self.round(account)
-            left = round_.known_left(now)
-            if left is not None and request.amount > left + round_.here():
+            if not round_.may_be_met(now, request.number, request.amount):
+                left = round_.known_left(now) or 0
                 return self._refuse(request, Refusal(account.name, left, request.amount))
         hold = self._hold(now, request, chain)
         if hold is None:

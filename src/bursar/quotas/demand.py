@@ -23,6 +23,8 @@ class Demand:
     size       the mean request
     charging   units that are being charged ahead, not durable yet (`fast`)
     mints      entries of the account's list in the store that were taken in
+    owners     the ledgers that they name
+    asked_upto the newest request that the last re-allocation was for
     scarce     so little is left that it stays at the root
     """
 
@@ -33,9 +35,11 @@ class Demand:
         self.theta_ns = rules.theta_ns
         self.size = 0
         self.mints = 0
+        self.owners: frozenset[str] = frozenset()
         self.charging = 0
         self.scarce = False
         self.full = False
+        self.asked_upto = 0
         self.waiting: dict[int, Request] = {}
         self._verdict: Verdict | None = None
         self._verdict_until: int | None = None
@@ -86,18 +90,32 @@ class Demand:
             return None
         if self._verdict_until is not None and now >= self._verdict_until:
             return None
-        return verdict.left
+        return verdict.left + verdict.served
+
+    def may_be_met(self, now: int, number: int, amount: int) -> bool:
+        """Whether the request could still get its units from somewhere. Those that took part in
+        the decision got theirs or will not; to later ones all that was there then may yet be."""
+        left = self.known_left(now)
+        if left is None or self._verdict is None:
+            return True
+        if number <= self.asked_upto:
+            left = self._verdict.left
+        return amount <= left + self.here()
 
     def learn_verdict(self, now: int, verdict: Verdict) -> None:
         self._verdict = verdict
         self._verdict_until = None if verdict.final else now + self.rules.memory_ns
 
-    def learn_mints(self, mints: int, quota: int) -> None:
+    def forget_verdict(self) -> None:
+        self._verdict = None
+        self.scarce = False
+
+    def learn_mints(self, mints: int, quota: int, owners: frozenset[str]) -> None:
         """The quota changed: what was decided before no longer holds."""
         self.mints = mints
+        self.owners = owners
         self.burn.quota = max(quota, 1)
-        self.scarce = False
-        self._verdict = None
+        self.forget_verdict()
 
     def learn_duration(self, duration_ns: int) -> None:
         self.theta_ns = (self.theta_ns + duration_ns) // 2

@@ -6,13 +6,16 @@ from the moment the line is durable: a crash in between leaves every unit where 
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 import msgspec
 
 
 class Opened(msgspec.Struct, frozen=True, array_like=True, tag="o"):
-    """A life of this ledger began, with this generation."""
+    """A life of this ledger began, with this generation. `identity` names the ledger."""
 
     generation: int
+    identity: str
 
 
 class Minted(msgspec.Struct, frozen=True, array_like=True, tag="m"):
@@ -100,3 +103,11 @@ Entry = Opened | Minted | Burned | Held | Settled | Blocked | Sent | Received | 
 
 encode = msgspec.msgpack.Encoder().encode
 decode = msgspec.msgpack.Decoder(Entry).decode
+
+
+def read_identity(records: Iterable[bytes]) -> str | None:
+    """The name of the ledger that these lines belong to; None if there are none."""
+    for entry in map(decode, records):
+        if isinstance(entry, Opened):
+            return entry.identity
+    return None

@@ -85,7 +85,7 @@ class Hold:
     """Units reserved for one acquisition. `used` is None while it is open. A hold of `fast` mode
     has no line of its own: its block paid for it."""
 
-    __slots__ = ("accounts", "amount", "expires_at", "key", "number", "tenant", "used", "written")
+    __slots__ = ("accounts", "amount", "expired", "expires_at", "key", "number", "tenant", "used", "written")
 
     def __init__(
         self,
@@ -104,6 +104,7 @@ class Hold:
         self.written = written
         self.used: int | None = None
         self.expires_at: int | None = None
+        self.expired = False
 
 
 class Ledger:
@@ -155,7 +156,7 @@ class Ledger:
         """Begin a life, after the replay."""
         self.generation = generation
         self._hold_number = generation << 32
-        self._write(Opened(generation))
+        self._write(Opened(generation, self.identity))
 
     def _write(self, entry: Entry, *, credits: bool = False) -> int:
         self.written += 1

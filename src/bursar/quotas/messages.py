@@ -94,11 +94,13 @@ class Verdict(msgspec.Struct, frozen=True):
     """The root heard everybody.
 
     left        all that was unspent anywhere, after the requests that it could serve
-    final       nothing is held or spoken for: only a top-up brings more
+    served      units for those requests: gone, unless one of them is no longer there
+    final       nothing is held or on its way to a request: only a top-up brings more
     mints       how many entries of the account's list everybody had taken in
     """
 
     left: int
+    served: int
     final: bool
     mints: int
 
@@ -119,9 +121,11 @@ class Share(Note, frozen=True):
 
 
 class Busy(Note, frozen=True):
-    """Child to parent: PARTICIPATING in another re-allocation; ask again (line 24)."""
+    """Child to parent: PARTICIPATING in another re-allocation; ask again (line 24). `gone`: this
+    node has another parent now; do not ask again."""
 
     wave: int
+    gone: bool = False
 
 
 Messages = Credit | Collect | Offer | Share | Busy

@@ -44,7 +44,7 @@ def replay(ledger: Ledger, records: Iterable[bytes]) -> None:
 
 def _apply(ledger: Ledger, entry: Entry) -> None:
     match entry:
-        case Opened(generation):
+        case Opened(generation, _):
             ledger.generation = generation
         case Held() | Kept():
             _apply_hold(ledger, entry)
@@ -130,7 +130,7 @@ def compact(ledger: Ledger) -> list[bytes]:
     waiting = list(ledger.pending_credits())
     settling = {entry.hold for entry in waiting if isinstance(entry, Settled)}
     holds = [*ledger.settling_holds(), *(hold for hold in ledger.holds.values() if hold.written)]
-    lines: list[Entry] = [Opened(ledger.generation)]
+    lines: list[Entry] = [Opened(ledger.generation, ledger.identity)]
     kept: Counter[str] = Counter()
     for hold in holds:
         kept.update(dict.fromkeys(hold.accounts, hold.amount))

@@ -53,7 +53,6 @@ class Round(Demand):
         self.began_at = 0
         self.deadline = 0
         self.asked_by: Collect | None = None
-        self.asked_upto = 0
         self.awaited: dict[str, None] = {}
         self.busy: dict[str, None] = {}
         self.offers: dict[str, Offer] = {}
@@ -136,7 +135,10 @@ class Round(Demand):
     # -- being asked, and being answered
 
     def hear_collect(self, book: NodeBook, now: int, note: Collect) -> None:
-        if note.source != book.parent or note.wave <= self.heard.get(note.source, 0):
+        if note.source != book.parent:
+            book.post(now, Busy, self.account, note.source, wave=note.wave, gone=True)
+            return
+        if note.wave <= self.heard.get(note.source, 0):
             return
         if note.full:
             self._accept(note)
@@ -157,9 +159,15 @@ class Round(Demand):
 
     def hear_busy(self, book: NodeBook, now: int, note: Busy) -> None:
         """PARTICIPATING: asked again, never counted as empty."""
-        if self.state is State.GATHERING and note.wave == self.wave and note.source in self.awaited:
+        if self.state is not State.GATHERING or note.wave != self.wave or note.source not in self.awaited:
+            return
+        if not note.gone:
             self.busy[note.source] = None
             book.wake_round(now + self.rules.retry_ns, self.account)
+            return
+        del self.awaited[note.source]
+        if not self.awaited:
+            self._conclude(book, now)
 
     def hear_offer(self, book: NodeBook, now: int, note: Offer) -> None:
         if note.number <= self.heard.get(note.source, 0):
@@ -297,10 +305,9 @@ class Round(Demand):
         met asks less and less often, one whose need is new asks at once."""
         self._back_off(now)
         book.serve(now, self.account)
-        if not self.waiting or min(self.waiting) > self.asked_upto:
+        if (min(self.waiting) > self.asked_upto) if self.waiting else not self.is_low(now):
             self.retry_ns = self.rules.retry_ns
-            if not self.is_low(now):
-                self.retry_at = now
+            self.retry_at = now
         self._go_on(book, now)
 
     def _back_off(self, now: int) -> None:
@@ -349,19 +356,21 @@ class Round(Demand):
         """So little is left that spreading it would only make everybody ask again."""
         nodes = 1 + sum(offer.nodes for offer in self.offers.values())
         size = self.size + sum(offer.size for offer in self.offers.values())
-        wanted = self.rules.scarce_requests * size * len(book.members) // nodes
+        wanted = self.rules.scarce_requests * size * len(book.members or ()) // nodes
         return not self.rules.paper and self.account.unspent - sum(self._all_wants()) < wanted
 
     def _decide(self, book: NodeBook, now: int) -> Verdict | None:
         """A full wave is over: everything unspent is here, if everybody answered."""
         state = self._state(book)
-        if not statement.is_complete(state, book.members, self.mints):
+        if book.members is None:
+            return None  # the tree is not known yet
+        everybody = book.members | self.owners
+        if not statement.is_complete(state, everybody, book.fenced, self.mints):
             return None
         self.scarce = self._is_scarce(book)
         used, _ = serve_wants(self.account.unspent, self._all_wants())
-        # Units that go to waiting requests are spoken for, but may come back like those held.
         final = state.held == 0 and used == 0
-        verdict = Verdict(self.account.unspent - used, final, state.mints)
+        verdict = Verdict(self.account.unspent - used, used, final, state.mints)
         self.learn_verdict(now, verdict)
         return verdict
 

@@ -44,9 +44,10 @@ def _own_pairs(identity: str, account: Account) -> dict[tuple[str, str], Counts]
     return pairs
 
 
-def is_complete(statement: Statement, members: frozenset[str], mints: int) -> bool:
-    """Whether everybody has spoken and nothing was in flight. A fenced ledger is no member: what
-    it has, and what is on the way to or from it, is written off."""
-    if statement.mints < mints or not members.issubset(statement.members):
+def is_complete(statement: Statement, members: frozenset[str], fenced: frozenset[str], mints: int) -> bool:
+    """Whether everybody has spoken and nothing was in flight. What a fenced ledger has, and what
+    is on the way to or from it, is written off; a ledger that nobody here has heard of shows as
+    the other end of a channel."""
+    if statement.mints < mints or not (members - fenced).issubset(statement.members):
         return False
-    return not any(source in members and target in members for source, target, _, _ in statement.loose)
+    return all(source in fenced or target in fenced for source, target, _, _ in statement.loose)

@@ -1,0 +1,251 @@
+"""Runs a node's book: journal, network, time, the store, and those who wait for an answer."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from typing import TypeVar
+
+from bursar.book import Effects, Record, Send
+from bursar.courier import Alarm
+from bursar.errors import (
+    JournalError,
+    NodeExistsError,
+    NodeMissingError,
+    SessionExpiredError,
+    StoreUnknownError,
+)
+from bursar.quotas import accounts, replay
+from bursar.quotas.accounts import AccountWatcher
+from bursar.quotas.book import LEDGER_MARK, NodeBook, Refusal
+from bursar.quotas.entries import read_identity
+from bursar.quotas.layout import Layout, Mints
+from bursar.quotas.ledger import Hold
+from bursar.quotas.messages import Messages
+from bursar.quotas.rules import BURSAR, Rules
+from bursar.quotas.tree import Place, Tree
+from bursar.world import MILLISECOND_NS, Message, World
+
+ResultT = TypeVar("ResultT")
+
+RETRY_NS = 50 * MILLISECOND_NS
+COMPACT_LINES = 100_000
+"""The journal is made short again after so many lines."""
+
+
+class QuotaCourier:
+    """One node of one resource."""
+
+    def __init__(self, world: World, resource: str, *, block: int = 0, rules: Rules = BURSAR) -> None:
+        self.world = world
+        self.layout = Layout(resource)
+        self.topic = f"quota/{resource}"
+        self.book = NodeBook(world.name, rules, block=block)
+        self.mints: dict[str, Mints] = {}
+        self._journal = world.journal(self.topic)
+        self._lines = 0
+        self._replaced = 0
+        self._sync_wanted = asyncio.Event()
+        self._waiting: dict[int, asyncio.Future[Hold | Refusal | None]] = {}
+        self._alarm = Alarm(world, self.topic, lambda: self.book.wake_at(), self._tick)
+        self._watcher = AccountWatcher(world, self.layout, self._mint)
+
+    async def open(self) -> None:
+        """Take up this node's ledger, and begin. Raises JournalError if it may not be taken up."""
+        records = list(self._journal.replay())
+        identity = read_identity(records)
+        if identity is None:
+            identity = await self._persist(self._choose_identity)
+        self.book = NodeBook(identity, self.book.rules, block=self.book.block)
+        self.book.replay(records)
+        await self._persist(self._check_generation)
+        self.perform(self.book.open(self.world.clock.now(), self.book.ledger.generation + 1))
+        await self._journal.sync()
+        self.perform(self.book.synced(self.world.clock.now(), self._lines))
+        await self._persist(self._tell_generation)
+        self._begin()
+
+    async def _persist(self, attempt: Callable[[], Awaitable[ResultT]]) -> ResultT:
+        """Try until the store has answered. What is tried may be done twice."""
+        while True:
+            session = self.world.store.session
+            try:
+                return await attempt()
+            except SessionExpiredError:
+                if self.world.store.session == session:
+                    await self._renew()
+            except StoreUnknownError:
+                await self.world.clock.sleep(RETRY_NS)
+
+    def _begin(self) -> None:
+        self.tree = Tree(self.world, self.layout, self.book.identity, self._join)
+        self.world.network.serve(self.topic, Messages, self._receive)
+        self.world.spawn(self._sync_lines(), f"{self.topic}.sync")
+        self._alarm.start()
+        self.tree.start()
+        self._watcher.start()
+
+    async def _renew(self) -> None:
+        try:
+            await self.world.store.renew()
+        except StoreUnknownError:
+            await self.world.clock.sleep(RETRY_NS)
+
+    # -- the ledger's life
+
+    async def _choose_identity(self) -> str:
+        """A node without a ledger begins one. If it had one, that must be fenced first: its units
+        are then written off, and cannot be handed out a second time."""
+        for folder in self.layout.folders():
+            await self.world.store.ensure(folder)
+        await self.world.store.sync()
+        number, name = 1, self.world.name
+        while (stat := await self.world.store.exists(self.layout.ledger(name))) is not None:
+            if stat.version == 0:
+                break  # entered, but it never lived: nothing was ever moved in its name
+            if await self.world.store.exists(self.layout.fence(name)) is None:
+                raise JournalError(
+                    f"the ledger {name} of {self.topic} is not in this node's state directory: restore it, "
+                    f"or write its units off with `bursar quota fence {name}` and start again"
+                )
+            number += 1
+            name = f"{self.world.name}{LEDGER_MARK}{number}"
+        return name
+
+    async def _check_generation(self) -> None:
+        """A ledger older than the store knows is a restored copy: its units may have moved since."""
+        store, ledger = self.world.store, self.book.ledger
+        path = self.layout.ledger(ledger.identity)
+        try:
+            await store.create(path, b"0")
+        except NodeExistsError:
+            pass  # it lived before
+        await store.sync()
+        data, _ = await store.get(path)
+        if ledger.generation < int(data):
+            raise JournalError(
+                f"the ledger {ledger.identity} of {self.topic} is a copy of generation "
+                f"{ledger.generation}, the newest was {int(data)}: restore that one, or "
+                f"`bursar quota fence {ledger.identity}` and start without one"
+            )
+
+    async def _tell_generation(self) -> None:
+        """From now on every older copy is refused; and if this ledger was written off, it is back."""
+        ledger = self.book.ledger
+        await self.world.store.set(self.layout.ledger(ledger.identity), str(ledger.generation).encode())
+        try:
+            await self.world.store.delete(self.layout.fence(ledger.identity))
+        except NodeMissingError:
+            pass  # it was not fenced
+
+    # -- carrying
+
+    def perform(self, effects: Effects) -> None:
+        """Carry out what the book asked for, and hand out what it answered."""
+        for effect in effects:
+            match effect:
+                case Send(to, message):
+                    self.world.network.send(to, self.topic, message)
+                case Record(data):
+                    self._journal.append(data)
+                    self._lines += 1
+                    self._sync_wanted.set()
+        if self.book.answers:
+            self._hand_out()
+        self._alarm.set()
+
+    def _hand_out(self) -> None:
+        answers, self.book.answers = self.book.answers, []
+        for answer in answers:
+            outcome = answer.outcome
+            held = self.book.ledger.holds.get(outcome) if isinstance(outcome, int) else outcome
+            waiter = self._waiting.pop(answer.request, None)
+            if waiter is not None and not waiter.done() and held is not None:
+                waiter.set_result(held)
+            elif isinstance(held, Hold):
+                # Whoever asked has gone: what was reserved is given back.
+                self.perform(self.book.settle(self.world.clock.now(), held, 0))
+
+    async def _receive(self, sender: str, message: Message) -> None:
+        self.perform(self.book.receive(self.world.clock.now(), sender, message))
+
+    def _tick(self, now: int) -> None:
+        self.perform(self.book.tick(now))
+
+    async def _sync_lines(self) -> None:
+        while True:
+            await self._sync_wanted.wait()
+            self._sync_wanted.clear()
+            lines = self._lines
+            if lines - self._replaced > COMPACT_LINES:
+                # Taken in one step with the count: lines written from now on follow the new file.
+                self._replaced = lines
+                await self._journal.rewrite(replay.compact(self.book.ledger))
+            else:
+                await self._journal.sync()
+            self.perform(self.book.synced(self.world.clock.now(), lines))
+
+    def _join(self, place: Place) -> None:
+        self.world.trace("quota.place", parent=place.parent, children=",".join(place.children))
+        self.perform(self.book.join(self.world.clock.now(), *place))
+
+    def _mint(self, account: str, mints: Mints) -> None:
+        self.mints[account] = mints
+        self.perform(self.book.mint(self.world.clock.now(), account, mints))
+
+    # -- what the resource asks for
+
+    async def open_account(self, account: str, limit: int) -> None:
+        """Make sure that the account exists and is known here."""
+        if account in self.mints:
+            return
+        ledgers = await self.tree.live() or [self.book.identity]
+        self._watcher.learn(
+            account, await accounts.open_account(self.world.store, self.layout, account, limit, ledgers)
+        )
+
+    async def reserve(
+        self, tenant: str, chain: tuple[str, ...], amount: int, key: str | None, wait_ns: int
+    ) -> Hold | Refusal | None:
+        """A hold, a refusal, or None if neither was known in time."""
+        number, effects = self.book.request(self.world.clock.now(), tenant, chain, amount, key)
+        waiter: asyncio.Future[Hold | Refusal | None] = asyncio.get_running_loop().create_future()
+        self._waiting[number] = waiter
+        self.perform(effects)
+        if waiter.done():
+            return waiter.result()
+        deadline = self.world.spawn(self._end_waiting(number, wait_ns), f"{self.topic}.deadline")
+        try:
+            return await waiter
+        except asyncio.CancelledError:
+            self._abandon(number, waiter)
+            raise
+        finally:
+            deadline.cancel()
+
+    async def _end_waiting(self, number: int, wait_ns: int) -> None:
+        await self.world.clock.sleep(wait_ns)
+        waiter = self._waiting.get(number)
+        if waiter is not None and number in self.book.requests:
+            del self._waiting[number]
+            self.perform(self.book.cancel(self.world.clock.now(), number))
+            if not waiter.done():
+                waiter.set_result(None)
+        # Otherwise the hold is written, and the answer is on its way from the disk.
+
+    def _abandon(self, number: int, waiter: asyncio.Future[Hold | Refusal | None]) -> None:
+        """Whoever asked was cancelled: nothing is to stay reserved for it."""
+        self._waiting.pop(number, None)
+        self.perform(self.book.cancel(self.world.clock.now(), number))
+        if waiter.done() and not waiter.cancelled():
+            outcome = waiter.result()
+            if isinstance(outcome, Hold):
+                self.settle(outcome, 0)
+
+    def settle(self, hold: Hold, used: int) -> None:
+        self.perform(self.book.settle(self.world.clock.now(), hold, used))
+
+    async def close(self) -> None:
+        """Give back what was charged ahead, durably."""
+        self.perform(self.book.return_blocks(self.world.clock.now()))
+        await self._journal.sync()

@@ -1,0 +1,84 @@
+"""Where a quota keeps what its nodes agree on.
+
+/quotas/RESOURCE/ledgers/LEDGER       generation of that ledger; stays when its node is away
+/quotas/RESOURCE/fenced/LEDGER        written off until its own ledger comes back
+/quotas/RESOURCE/live/LEDGER:NUMBER   ephemeral: its node is up; a lower number is senior
+/quotas/RESOURCE/slots/LEDGER/N       ephemeral: the ledger that has LEDGER for a parent
+/quotas/RESOURCE/accounts/ACCOUNT     the list of mints: [[ledger, amount], ...], only added to
+/quotas/RESOURCE/warnings/ACCOUNT:N   that N percent was reached has been told
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from urllib.parse import quote, unquote
+
+import msgspec
+
+from bursar.errors import FormatError
+
+Mints = list[tuple[str, int]]
+
+SENIORITY_DIGITS = 10
+
+
+class Layout:
+    """The paths of one resource."""
+
+    def __init__(self, resource: str) -> None:
+        self.root = f"/quotas/{quote(resource, safe='')}"
+        self.ledgers = f"{self.root}/ledgers"
+        self.fenced = f"{self.root}/fenced"
+        self.live = f"{self.root}/live"
+        self.accounts = f"{self.root}/accounts"
+        self.warnings = f"{self.root}/warnings"
+
+    def folders(self) -> tuple[str, ...]:
+        return (self.ledgers, self.fenced, self.live, self.accounts, self.warnings)
+
+    def slots(self, ledger: str) -> str:
+        return f"{self.root}/slots/{quote(ledger, safe='')}"
+
+    def ledger(self, ledger: str) -> str:
+        return f"{self.ledgers}/{quote(ledger, safe='')}"
+
+    def fence(self, ledger: str) -> str:
+        return f"{self.fenced}/{quote(ledger, safe='')}"
+
+    def account(self, account: str) -> str:
+        return f"{self.accounts}/{quote(account, safe='')}"
+
+    def warning(self, account: str, percent: int) -> str:
+        return f"{self.warnings}/{quote(account, safe='')}:{percent}"
+
+
+def read_name(node: str) -> str:
+    """The ledger or account that a node of the store is named for."""
+    return unquote(node)
+
+
+def read_live(node: str) -> tuple[int, str]:
+    """(seniority, ledger) of a node under `live`."""
+    return int(node[-SENIORITY_DIGITS:]), unquote(node[: -SENIORITY_DIGITS - 1])
+
+
+def write_live(layout: Layout, ledger: str) -> str:
+    """The path to create, to which the store adds the seniority."""
+    return f"{layout.live}/{quote(ledger, safe='')}:"
+
+
+def read_mints(data: bytes) -> Mints:
+    try:
+        return msgspec.json.decode(data, type=Mints)
+    except msgspec.ValidationError as error:
+        raise FormatError(f"an account in the store is not a list of mints: {error}") from error
+
+
+def write_mints(mints: Sequence[tuple[str, int]]) -> bytes:
+    return msgspec.json.encode(list(mints))
+
+
+def split_evenly(units: int, ledgers: Sequence[str]) -> Mints:
+    """An account's first mints: as even as whole units allow."""
+    each, more = divmod(units, len(ledgers))
+    return [(ledger, each + (place < more)) for place, ledger in enumerate(ledgers)]

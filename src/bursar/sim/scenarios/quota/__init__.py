@@ -1,0 +1,9 @@
+"""A quota over four nodes under every fault, and its small worlds."""
+
+from __future__ import annotations
+
+from bursar.sim.scenarios.quota.small import SmallQuota
+from bursar.sim.scenarios.quota.world import QuotaScenario
+
+SCENARIO = QuotaScenario
+SMALL_WORLD = SmallQuota
