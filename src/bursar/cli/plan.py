@@ -14,7 +14,7 @@ from bursar.errors import UsageError
 
 if TYPE_CHECKING:
     from bursar.policy import Policy, PoolPolicy, RatePolicy
-    from bursar.rates.plan import Plan, Question, Remedy, Shortage
+    from bursar.rates.plan import Change, Plan, Question, Remedy, Shortage
     from bursar.units import Rate
 
 NAMES_MAX = 8
@@ -130,13 +130,19 @@ def _list_amounts(amounts: Any, second: _Seconds) -> str:
 
 
 def _write_remedy(remedy: Remedy, second: _Seconds) -> str:
-    if remedy.change == "placement":
-        return f"let {remedy.tenant} use server {remedy.server} too (put its data there)"
-    assert remedy.before is not None and remedy.value is not None
-    before, value = second.write(remedy.before), second.write(remedy.value)
-    if remedy.change == "capacity":
-        return f"raise the capacity of {remedy.server} from {before}/s to {value}/s"
-    return f"lower the reservation of {remedy.tenant} from {before}/s to {value}/s"
+    said = [_write_change(change, second) for change in remedy[:NAMES_MAX]]
+    hidden = len(remedy) - len(said)
+    return ", and ".join(said) + (f", and {hidden:,} more such changes (see --json)" if hidden else "")
+
+
+def _write_change(change: Change, second: _Seconds) -> str:
+    if change.what == "placement":
+        return f"let {change.tenant} use server {change.server} too (put its data there)"
+    assert change.before is not None and change.value is not None
+    before, value = second.write(change.before), second.write(change.value)
+    if change.what == "capacity":
+        return f"raise the capacity of {change.server} from {before}/s to {value}/s"
+    return f"lower the reservation of {change.tenant} from {before}/s to {value}/s"
 
 
 class _Seconds:

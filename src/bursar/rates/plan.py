@@ -11,7 +11,7 @@ what `bursar simulate` is for.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Literal
 
 import msgspec
@@ -40,15 +40,19 @@ class Question:
             raise UsageError("there is no server to plan for; add one under servers")
 
 
-class Remedy(msgspec.Struct, frozen=True):
-    """One change that is enough by itself: a server's capacity or a tenant's reservation becomes
-    `value`; or, for a placement, `tenant` may use `server` too."""
+class Change(msgspec.Struct, frozen=True):
+    """A server's capacity or a tenant's reservation becomes `value`; or, for a placement, `tenant`
+    may use `server` too."""
 
-    change: Literal["placement", "capacity", "reservation"]
+    what: Literal["placement", "capacity", "reservation"]
     tenant: str | None = None
     server: str | None = None
     before: int | None = None
     value: int | None = None
+
+
+Remedy = tuple[Change, ...]
+"""Changes that are enough together; one, where one is enough."""
 
 
 class Shortage(msgspec.Struct, frozen=True):
@@ -149,23 +153,29 @@ def _with_remedies(question: Question, shortage: Shortage) -> Shortage:
 
 
 def _is_enough(question: Question, remedy: Remedy, shortage: Shortage) -> bool:
-    """Whether these tenants' tokens fit with the change made. Other groups may stay short."""
+    """Whether these tenants' tokens fit with the changes made. Other groups may stay short."""
     rest = _find_shortages(apply(question, remedy))
     return not any(set(other.tenants) & set(shortage.tenants) for other in rest)
 
 
 def apply(question: Question, remedy: Remedy) -> Question:
-    """The question with the change made."""
-    if remedy.change == "capacity":
-        assert remedy.server is not None and remedy.value is not None
-        return replace(question, capacity={**question.capacity, remedy.server: remedy.value})
-    assert remedy.tenant is not None
-    if remedy.change == "reservation":
-        assert remedy.value is not None
-        return replace(question, reservation={**question.reservation, remedy.tenant: remedy.value})
-    assert remedy.server is not None
-    where = [*(question.servers.get(remedy.tenant) or ()), remedy.server]
-    return replace(question, servers={**question.servers, remedy.tenant: where})
+    """The question with the changes made."""
+    capacity, reservation, servers = (
+        dict(question.capacity),
+        dict(question.reservation),
+        dict(question.servers),
+    )
+    for change in remedy:
+        if change.what == "capacity":
+            assert change.server is not None and change.value is not None
+            capacity[change.server] = change.value
+        elif change.what == "reservation":
+            assert change.tenant is not None and change.value is not None
+            reservation[change.tenant] = change.value
+        else:
+            assert change.tenant is not None and change.server is not None
+            servers[change.tenant] = [*(servers.get(change.tenant) or ()), change.server]
+    return Question(capacity, reservation, servers)
 
 
 def _find_placement(question: Question, shortage: Shortage) -> Remedy | None:
@@ -176,30 +186,37 @@ def _find_placement(question: Question, shortage: Shortage) -> Remedy | None:
         key=lambda name: -question.capacity[name],
     )
     largest = sorted(shortage.tenants, key=lambda name: -shortage.tenants[name])
-    tries = [(tenant, server) for server in outside for tenant in largest][:TRIES_MAX]
-    for tenant, server in tries:
-        remedy = Remedy("placement", tenant=tenant, server=server)
+    for tenant, server in [(tenant, server) for server in outside for tenant in largest][:TRIES_MAX]:
+        remedy = (Change("placement", tenant=tenant, server=server),)
         if _is_enough(question, remedy, shortage):
             return remedy
     return None
 
 
-def _find_capacity(question: Question, shortage: Shortage) -> Remedy | None:
-    """One server that can do more: the smallest amount is what is missing."""
+def _find_capacity(question: Question, shortage: Shortage) -> Remedy:
+    """One server that can do more, or what is too much on each: what is missing, either way."""
     for server, before in sorted(shortage.servers.items(), key=lambda item: -item[1])[:TRIES_MAX]:
-        remedy = Remedy("capacity", server=server, before=before, value=before + shortage.missing)
+        remedy = (Change("capacity", server=server, before=before, value=before + shortage.missing),)
         if _is_enough(question, remedy, shortage):
             return remedy
-    return None
+    over = dict(zip(question.capacity, _solve(question).overloaded, strict=True))
+    return tuple(
+        Change("capacity", server=server, before=before, value=before + int(over[server]))
+        for server, before in shortage.servers.items()
+        if over[server]
+    )
 
 
-def _find_reservation(question: Question, shortage: Shortage) -> Remedy | None:
-    """One tenant that is promised less: the largest that can bear it."""
+def _find_reservation(question: Question, shortage: Shortage) -> Remedy:
+    """One tenant that is promised less, or what each falls short of: what is missing, either way."""
     for tenant, before in sorted(shortage.tenants.items(), key=lambda item: -item[1])[:TRIES_MAX]:
-        if before < shortage.missing:
-            return None
         value = before - shortage.missing
-        remedy = Remedy("reservation", tenant=tenant, before=before, value=value)
-        if _is_enough(question, remedy, shortage):
+        remedy = (Change("reservation", tenant=tenant, before=before, value=value),)
+        if value >= 0 and _is_enough(question, remedy, shortage):
             return remedy
-    return None
+    short = dict(zip(question.reservation, _solve(question).shortfall, strict=True))
+    return tuple(
+        Change("reservation", tenant=tenant, before=before, value=before - int(short[tenant]))
+        for tenant, before in shortage.tenants.items()
+        if short[tenant]
+    )
