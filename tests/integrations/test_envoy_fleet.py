@@ -234,3 +234,21 @@ def test_envoys_beyond_what_memory_allows_are_refused(monkeypatch: pytest.Monkey
     monkeypatch.setattr("bursar.integrations.envoy.fleet.CELLS_MAX", 4)
     book = make_book([10, 10])
     assert [book.join(0) for _ in range(3)] == [0, 1, None]
+
+
+def test_a_reservation_is_kept_through_one_low_report_and_lent_after_two() -> None:
+    limit = np.array([4000, 4000])
+    terms = Terms(np.array([1000, 0]), limit, np.ones_like(limit), 4000)
+    book = FleetBook(["calm", "flood"], terms, 0, hold_ns=HOLD_NS, overlap=0.5, fresh=True)
+    a, b = join(book, 0), join(book, 0)
+    subscribe(book, 0, a, row=0)
+    subscribe(book, 0, b, row=1)
+    now, kept = 0, []
+    for rate in (100, 100, 100, 20, 20, 20, 20):
+        now += REPORT_NS
+        say(book, now, a, rate, row=0)
+        say(book, now, b, 1000, row=1)
+        book.decide(now)
+        kept.append(int(book.current[0, a]))
+    assert kept[2:4] == [1000, 1000]
+    assert kept[-1] == 200

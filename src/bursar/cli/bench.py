@@ -11,7 +11,10 @@ from bursar.cli.exits import EXIT_CODES
 
 BENCHMARKS = {
     "allocation": "bursar.benchmarks.allocation:run",
+    "asgi": "bursar.benchmarks.asgi:run",
     "claims": "bursar.benchmarks.claims:run",
+    "envoy": "bursar.benchmarks.envoy:run",
+    "memcached-proxy": "bursar.benchmarks.memcached_proxy:run",
     "network": "bursar.benchmarks.network:run",
     "quotas": "bursar.benchmarks.quotas:run",
     "shares": "bursar.benchmarks.shares:run",

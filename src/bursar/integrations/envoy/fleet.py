@@ -22,7 +22,7 @@ from typing import Any
 
 import numpy as np
 
-from bursar.integrations.envoy.split import UNLIMITED, Flags, Terms, Whole, share_out, shortfall
+from bursar.integrations.envoy.split import UNLIMITED, Flags, Terms, Whole, share_out, shortfall, spread
 from bursar.world import SECOND_NS
 
 FILL_S = 10
@@ -48,6 +48,9 @@ MOVED_PART = 0.05
 MOVED_FLOOR = 2 * FILL_S
 """A change by less than both (a part, tokens a fill interval) is not worth a message: each new
 assignment lets Envoy start with a full burst."""
+
+REMEMBER_NS = 12 * SECOND_NS
+"""For so long (two reports and some) what a tenant wanted of its reservation is kept for it."""
 
 QUIET_NS = 60 * SECOND_NS
 CELLS_MAX = 20_000_000
@@ -83,6 +86,8 @@ class FleetBook:
         self.learnt_at = now if fresh else now + hold_ns + MARGIN_NS
         self._free_after: dict[int, int] = {}
         self._slots: dict[int, int] = {}
+        self._wanted = np.zeros(len(tenants), np.int64)
+        self._wanted_at = np.full(len(tenants), now, np.int64)
         self._make_columns(0)
 
     # -- who is there -----------------------------------------------------------------------
@@ -183,7 +188,7 @@ class FleetBook:
         if not self.current.size:
             return []
         self._expire(now)
-        target = self._learn() if now < self.learnt_at else self._aim()
+        target = self._learn() if now < self.learnt_at else self._aim(now)
         before = self.current.copy()
         shrunk = np.minimum(before, target)
         self._hold(shrunk < before)
@@ -209,8 +214,8 @@ class FleetBook:
         learnt: Whole = np.floor(used * (part * all_part)[:, None]).astype(np.int64)
         return learnt
 
-    def _aim(self) -> Whole:
-        target = share_out(self.terms, self.demand, self.member)
+    def _aim(self, now: int) -> Whole:
+        target = share_out(self.terms, self._firm_demand(now), self.member)
         close = np.abs(target - self.current) <= np.maximum(
             MOVED_PART * np.maximum(target, self.current), MOVED_FLOOR
         )
@@ -219,6 +224,18 @@ class FleetBook:
         if int(kept.sum(dtype=np.float64)) > self.terms.capacity:
             kept = np.minimum(kept, target)
         return kept
+
+    def _firm_demand(self, now: int) -> Whole:
+        """Demand, where a reserved tenant's is taken for what it was until REMEMBER_NS have passed:
+        a reservation that was lent comes back only after reports and a time to live."""
+        totals = self.demand.sum(axis=1)
+        renew = (totals >= self._wanted) | (now - self._wanted_at >= REMEMBER_NS)
+        self._wanted = np.where(renew, totals, self._wanted)
+        self._wanted_at = np.where(renew, now, self._wanted_at)
+        missing = np.maximum(np.minimum(self._wanted, self.terms.reservation) - totals, 0)
+        if not missing.any():
+            return self.demand
+        return self.demand + spread(missing, np.where(self.member, self.demand + 1, 0))
 
     def _hold(self, cells: Flags, slot: int | None = None) -> None:
         """What stands in these cells may stay in force until it expires, whatever is sent now.
