@@ -42,6 +42,7 @@ class Demand:
         self.asked_upto = 0
         self.waiting: dict[int, Request] = {}
         self._verdict: Verdict | None = None
+        self._verdict_upto = 0
         self._verdict_until: int | None = None
 
     def see_request(self, amount: int) -> None:
@@ -98,12 +99,13 @@ class Demand:
         left = self.known_left(now)
         if left is None or self._verdict is None:
             return True
-        if number <= self.asked_upto:
+        if number <= self._verdict_upto:
             left = self._verdict.left
         return amount <= left + self.here()
 
     def learn_verdict(self, now: int, verdict: Verdict) -> None:
         self._verdict = verdict
+        self._verdict_upto = self.asked_upto
         self._verdict_until = None if verdict.final else now + self.rules.memory_ns
 
     def forget_verdict(self) -> None:

@@ -179,7 +179,7 @@ class Round(Demand):
         elif self.state is State.IDLE:
             self.offers = {note.source: note}
             self.begin(book, now)
-        elif not self.full or note.statement is not None:
+        elif not self.full or note.wave == self.wave:
             # (An offer that was under way when a full wave began says nothing: its answer will.)
             self.offers[note.source] = note
             if self.awaited.pop(note.source, 0) is None and not self.awaited:
