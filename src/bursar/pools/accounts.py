@@ -1,0 +1,175 @@
+"""The accounts of one period: what was dispatched, what came back, what the pool may still hold."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from bursar.pools.capacity import PPM, Outcome
+from bursar.pools.layout import CAPACITY_MAX, STEP_NS, TICK_NS, Report
+
+RATE_NS = 10 * TICK_NS
+STALE_NS = 5 * TICK_NS
+FAST_PPM = 900_000
+RISK_PPM = 950_000
+OVERRESERVED_PART = 10
+
+
+@dataclass(slots=True)
+class Client:
+    """What the monitor knows of one client in the present period, and of its habits.
+
+    dispatched   reservation tokens it was given
+    returned     tokens of these that it can no longer spend
+    report       its last one of this period, and when it last changed
+    revoked      its tokens were taken out of its word before it claimed them
+    stale        a word of 256 periods ago that looks like a report of this one; -1 for none
+    fast         it runs as fast as a client alone can
+    absent       periods in a row in which it did not claim its tokens
+    wasted       periods in a row in which it gave up more than a tenth of its reservation
+    """
+
+    reservation: int
+    dispatched: int = 0
+    returned: int = 0
+    report: Report | None = None
+    changed_at: int = 0
+    revoked: bool = False
+    was_revoked: bool = False
+    stale: int = -1
+    fast: bool = False
+    measured_at: int = 0
+    measured: int = 0
+    absent: int = 0
+    wasted: int = 0
+
+    def begin(self, now: int) -> None:
+        """A new period: what is left of the old one is what it says of the client's habits."""
+        overreserved = self.returned * OVERRESERVED_PART > self.dispatched
+        self.wasted = self.wasted + 1 if overreserved else 0
+        self.was_revoked, self.revoked = self.revoked, False
+        self.dispatched = self.returned = self.measured = 0
+        self.report, self.fast = None, False
+        self.changed_at = self.measured_at = now
+
+    def note(self, now: int, report: Report) -> None:
+        """Take in a report. Pool tokens hide what was given up, so the most ever seen counts."""
+        if report != self.report:
+            self.report, self.changed_at = report, now
+        if not self.revoked:
+            self.returned = max(self.returned, self.dispatched - report.unspent - report.spent)
+
+
+class Accounts:
+    """One period of one pool.
+
+    Invariant: `issued()` <= `capacity`: the tokens dispatched, less those that certainly will not
+    be spent, and those that the ceiling ever allowed to be taken.
+    """
+
+    def __init__(self, period_ns: int, client_capacity: int | None, *, printed: bool = False) -> None:
+        self.period_ns = period_ns
+        self.client_capacity = client_capacity
+        self.printed = printed
+        self.clients: dict[str, Client] = {}
+        self.capacity = 0
+        self.pooled = 0
+        self.began = 0
+
+    def begin(self, now: int, capacity: int) -> None:
+        self.began = now
+        self.capacity = min(capacity, CAPACITY_MAX)
+        self.pooled = 0
+        for client in self.clients.values():
+            client.begin(now)
+
+    @property
+    def dispatched(self) -> int:
+        return sum(client.dispatched for client in self.clients.values())
+
+    @property
+    def returned(self) -> int:
+        return sum(client.returned for client in self.clients.values())
+
+    def issued(self) -> int:
+        """The most tokens that may be spent in this period as things stand."""
+        return self.dispatched + self.pooled - self.returned
+
+    def set_capacity(self, capacity: int) -> None:
+        """A better estimate for a period that has begun; what was issued stays issued."""
+        self.capacity = min(max(capacity, self.issued()), CAPACITY_MAX)
+
+    def note_speed(self, now: int, client: Client) -> None:
+        """Measure a client over some ticks: one that runs as fast as a client can is not held up
+        by the node."""
+        if client.report is None or self.client_capacity is None or now - client.measured_at < RATE_NS:
+            return
+        done = (client.report.spent - client.measured) * self.period_ns * PPM
+        client.fast = done >= self.client_capacity * (now - client.measured_at) * FAST_PPM
+        client.measured_at, client.measured = now, client.report.spent
+
+    # -- the ceiling
+
+    def target(self, now: int, taken: int, ceiling: int) -> int:
+        """Where the ceiling may be, when so many tokens were asked for (II-E, token conversion).
+
+        The pool holds at most what the node can still do in the period less what clients have in
+        hand; of that, no more than it does in a step, so that what is given up later can go to
+        whoever needs it then; and in no case more than the capacity has left."""
+        left_ns = max(self.period_ns - (now - self.began), 0)
+        free = self.capacity * left_ns // self.period_ns - self.residual(now)
+        if not self.printed:
+            step = max(1, self.capacity * STEP_NS // self.period_ns)
+            # Reports are up to a tick old: what was spent since then still counts as unspent.
+            free = min(free + step, step - self._needed_now(left_ns))
+        budget = self.capacity - self.issued()
+        return min(taken + max(free, 0), max(taken, ceiling) + budget, CAPACITY_MAX)
+
+    def allow(self, taken: int, ceiling: int, target: int) -> None:
+        """The ceiling was raised. What was asked for beyond the old one was refused for good, so
+        only what lies above both is newly issued."""
+        self.pooled += max(0, target - max(taken, ceiling))
+
+    def residual(self, now: int) -> int:
+        """Tokens in the hands of clients."""
+        return sum(self._residual(now, client) for client in self.clients.values())
+
+    def _residual(self, now: int, client: Client) -> int:
+        if client.revoked:
+            return 0
+        left_ns = max(self.period_ns - (now - self.began), 0)
+        future = client.dispatched * left_ns // self.period_ns
+        if client.report is None:
+            return future
+        if now - client.changed_at > STALE_NS:
+            # Silent for long: stopped or dead. It may keep no more than demand could still claim.
+            return min(client.report.unspent, future)
+        return client.report.unspent
+
+    def _needed_now(self, left_ns: int) -> int:
+        """What clients need in the next step who can barely get their reservation any more (the
+        local condition of definition 2): pool tokens would slow them down."""
+        if self.client_capacity is None:
+            return 0
+        late = sum(self._is_late(client, left_ns) for client in self.clients.values())
+        return late * self.client_capacity * STEP_NS // self.period_ns
+
+    def _is_late(self, client: Client, left_ns: int) -> bool:
+        if client.report is None or self.client_capacity is None:
+            return False
+        possible = self.client_capacity * left_ns * RISK_PPM // (self.period_ns * PPM)
+        return client.report.unspent > possible
+
+    # -- how it ended
+
+    def close(self, final: dict[str, Report | None]) -> Outcome:
+        """The outcome of a period from the last word of each client, or what is known of it."""
+        used = stranded = 0
+        for name, client in self.clients.items():
+            report = final.get(name) or client.report
+            if report is None:
+                continue
+            used += report.spent
+            if not client.fast:
+                # What it would have spent in a tick more is in hand of any client at any time.
+                stranded += max(0, report.unspent - report.spent * TICK_NS // self.period_ns)
+        return Outcome(self.capacity, used, stranded)

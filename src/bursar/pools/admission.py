@@ -1,0 +1,44 @@
+"""Who may reserve how much (II-C): no more than the data node can serve, no more than one client
+alone can do."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from bursar.errors import Refused
+from bursar.pools.layout import check_amount
+
+
+def admit(
+    reservations: Mapping[str, int],
+    tenant: str,
+    reservation: int,
+    capacity: int,
+    client_capacity: int | None = None,
+) -> None:
+    """Check one reservation beside those admitted already (its own earlier one aside); all numbers
+    are tokens a period. Raises Refused, which says which bound failed and what would fit."""
+    check_amount(f"the reservation of {tenant}", reservation)
+    others = sum(tokens for name, tokens in reservations.items() if name != tenant)
+    fits = max(0, capacity - others)
+    local = fits if client_capacity is None else min(fits, client_capacity)
+    if client_capacity is not None and reservation > client_capacity:
+        raise Refused(
+            f"{tenant} cannot reserve {reservation}: a client alone does at most {client_capacity} a period "
+            f"(local capacity); {local} would fit",
+            limit=client_capacity,
+            remaining=local,
+        )
+    if reservation > fits:
+        raise Refused(
+            f"{tenant} cannot reserve {reservation}: {others} of the capacity of {capacity} a period are "
+            f"reserved by others (aggregate capacity); {local} would fit",
+            limit=capacity,
+            remaining=local,
+        )
+
+
+def can_still_meet(reservation: int, done: int, left_ns: int, period_ns: int, client_capacity: int) -> bool:
+    """The local condition of definition 2 at one moment: R - N(t) <= (T - t) * C_L. A client for
+    which it fails cannot get its reservation any more, whatever the others do."""
+    return (reservation - done) * period_ns <= left_ns * client_capacity

@@ -1,0 +1,166 @@
+"""The engine in the client: takes a token in the time of a function call (II-D).
+
+Tokens are minted a few at a time into a deque, whose `pop` is atomic and costs a tenth of a lock;
+everything else (the clock, the decay of what is not used, the shared words) happens when the deque
+is empty or at a tick, by whoever holds the baton. A minted token counts as spent until a tick
+gives it back.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from itertools import repeat
+
+from bursar.errors import UsageError
+from bursar.pools.baton import Baton
+from bursar.pools.engine_book import EngineBook
+from bursar.pools.layout import AMOUNT_MAX, TICK_NS, perform
+from bursar.world import Clock, Words
+
+CHUNK = 256
+"""Tokens minted at once: the most that may be used after the period has ended unseen."""
+
+
+class Engine:
+    """One client of one pool, for any number of threads of one process and one event loop.
+
+    Somebody must call `tick` every 10 ms (`keep_ticking` does); an engine that does not tick gives
+    up nothing of its reservation and reports nothing, which wastes capacity but breaks no promise.
+    """
+
+    def __init__(self, clock: Clock, words: Words, book: EngineBook) -> None:
+        self.book = book
+        self._clock = clock
+        self._words = words
+        self._baton = Baton()
+        self._tokens: deque[None] = deque()
+        self._pop = self._tokens.pop
+        self._looked_at = -TICK_NS
+        self._stopped = False
+
+    # -- taking: no waiting, and almost always no shared word
+
+    def take(self) -> bool:
+        """Spend one token. False: there is none now, so the I/O must not be done."""
+        try:
+            self._pop()
+        except IndexError:
+            return self._refill()
+        return True
+
+    def take_many(self, tokens: int) -> bool:
+        """Spend so many tokens, or none."""
+        if not 1 <= tokens <= AMOUNT_MAX:
+            raise UsageError(f"take 1 to {AMOUNT_MAX} tokens at once, not {tokens!r}")
+        with self._baton:
+            now = self._clock.now()
+            self._drain()
+            if self.book.usable(now) < tokens or now - self._looked_at >= TICK_NS:
+                self._look(now, tokens)
+            return self.book.take(now, tokens)
+
+    def take_up_to(self, tokens: int) -> int:
+        """Spend as many as there are, at most so many; how many that was."""
+        if not 1 <= tokens <= AMOUNT_MAX:
+            raise UsageError(f"take 1 to {AMOUNT_MAX} tokens at once, not {tokens!r}")
+        with self._baton:
+            now = self._clock.now()
+            self._drain()
+            if self.book.usable(now) < tokens or now - self._looked_at >= TICK_NS:
+                self._look(now, tokens)
+            taken = min(tokens, self.book.usable(now))
+            self.book.take(now, taken)
+            return taken
+
+    def _refill(self) -> bool:
+        with self._baton:
+            try:
+                self._pop()  # another thread was faster
+            except IndexError:
+                return self._mint()
+            return True
+
+    def _mint(self) -> bool:
+        now = self._clock.now()
+        if self.book.usable(now) < 1 or now - self._looked_at >= TICK_NS:
+            self._look(now, 1)
+        chunk = min(CHUNK, self.book.usable(now))
+        if chunk < 1:
+            return False
+        self.book.take(now, chunk)
+        self._tokens.extend(repeat(None, chunk - 1))
+        return True
+
+    # -- the rest
+
+    def tick(self) -> None:
+        """See whether a new period began, give up what was not used, report if asked."""
+        with self._baton:
+            self._look(self._clock.now(), 0)
+
+    def _look(self, now: int, wanted: int) -> None:
+        """One round of the book. Whatever is minted is taken back first: it may be void."""
+        self._drain()
+        self._looked_at = now
+        book = self.book
+        book.begin(now, wanted)
+        operation = book.operation()
+        while operation is not None:
+            book.receive(now, perform(self._words, operation))
+            operation = book.operation()
+
+    def _drain(self) -> None:
+        drained = 0
+        try:
+            while True:
+                self._pop()
+                drained += 1
+        except IndexError:
+            if drained:
+                self.book.give_back(drained)
+
+    async def acquire(self, tokens: int, wait_ns: int) -> bool:
+        """Spend so many tokens as soon as there are so many, within `wait_ns`."""
+        if self.take_many(tokens):
+            return True
+        until = self._clock.now() + wait_ns
+        self.book.pending += tokens
+        try:
+            while (left_ns := until - self._clock.now()) > 0:
+                ceiling = self._words.read(self.book.names.ceiling)
+                if self.take_many(tokens):
+                    return True
+                # Both a new period and a fuller pool show in this word; a paced engine has more
+                # with every tick.
+                await self._words.wait(self.book.names.ceiling, ceiling, min(left_ns, TICK_NS))
+            return self.take_many(tokens)
+        finally:
+            self.book.pending -= tokens
+
+    def is_alone(self) -> bool:
+        """Whether no period has been opened for half a period more than one lasts."""
+        book = self.book
+        return book.period == 0 or self._clock.now() - book.began >= book.period_ns * 3 // 2
+
+    def statistics(self) -> dict[str, int | bool]:
+        """Plain numbers of the present period."""
+        book, minted = self.book, len(self._tokens)
+        return {
+            "period": book.period,
+            "reservation": book.reservation,
+            "reserve": book.reserve,
+            "hand": book.hand,
+            "spent": book.spent - minted,
+            "given_up": book.decayed,
+            "denied": book.denied,
+            "claimed": book.claimed,
+        }
+
+    async def keep_ticking(self) -> None:
+        """Tick until `stop`."""
+        while not self._stopped:
+            self.tick()
+            await self._clock.sleep(TICK_NS)
+
+    def stop(self) -> None:
+        self._stopped = True

@@ -1,0 +1,263 @@
+"""The client's book: the tokens that one client has, and where each of them is."""
+
+from __future__ import annotations
+
+from bursar.pools.layout import (
+    AMOUNT_MAX,
+    TICK_NS,
+    Add,
+    Names,
+    Operation,
+    Read,
+    Stamp,
+    Swap,
+    Write,
+    check_amount,
+    pack,
+    pack_report,
+    unpack,
+)
+
+BATCH_MIN = 16
+
+
+class EngineBook:
+    """One client of one pool. Every operation on a shared word is asked for here, one at a time:
+    `begin` starts a round, `operation` says what to do next, `receive` takes what the word was.
+
+    Invariants, in each period:
+    - `reserve` is set once, to what this life claimed by a compare-and-swap that emptied the word;
+      it rises only by tokens given back unused. So a dispatch is used by one life of one client.
+    - `hand` rises only by tokens between what `taken` was and the ceiling that was read *before*
+      adding to it, both of this period: what was asked for beyond the ceiling is nobody's.
+    - `spent` + `hand` + `reserve` never exceeds the limit.
+    - tokens that decayed are gone: `reserve` + `spent` of a client that took nothing from the pool
+      says how many of its tokens are still to be used, and that number only falls.
+    - a report is made only of a period whose dispatch this life claimed.
+    """
+
+    def __init__(
+        self,
+        pool: str,
+        tenant: str,
+        *,
+        period_ns: int,
+        batch: int = 1000,
+        adaptive: bool = True,
+        limit: int | None = None,
+        paced: bool = False,
+    ) -> None:
+        self.names = Names(pool)
+        self.tenant = tenant
+        self.period_ns = period_ns
+        self.limit = AMOUNT_MAX if limit is None else check_amount(f"the limit of {tenant}", limit)
+        self.paced = paced
+        self.pending = 0
+        self.period = 0
+        self.began = 0
+        self.claimed = False
+        self.reservation = self.reserve = self.hand = self.spent = 0
+        self.decayed = self.denied = 0
+        self._hand_spent = 0
+        self._batch_max = check_amount("the batch", batch)
+        self._adaptive = adaptive
+        self._batch = batch
+        self._filled_at = 0
+        self._ceiling = Stamp(0, 0)
+        self._phase = ""
+        self._wanted = self._adding = 0
+        self._denied_ceiling = -1
+        self._denied_at = 0
+        self.asked = 0
+
+    # -- tokens: local, no shared word
+
+    def usable(self, now: int) -> int:
+        """Tokens that could be spent now."""
+        if self.is_over(now):
+            return 0
+        return min(self._due(now) + self.hand, self.limit - self.spent)
+
+    def take(self, now: int, tokens: int) -> bool:
+        """Spend so many tokens, or none."""
+        if self.usable(now) < tokens:
+            return False
+        reserved = min(tokens, self._due(now))
+        self.reserve -= reserved
+        self.hand -= tokens - reserved
+        self._hand_spent += tokens - reserved
+        self.spent += tokens
+        return True
+
+    def give_back(self, tokens: int) -> None:
+        """Tokens of this period that were taken and not used."""
+        pooled = min(tokens, self._hand_spent)
+        self._hand_spent -= pooled
+        self.hand += pooled
+        self.reserve += tokens - pooled
+        self.spent -= tokens
+
+    def is_over(self, now: int) -> bool:
+        """Whether the period is over by this clock. It began before the engine saw it, so it is
+        over for the monitor too, whose tokens these are."""
+        return now - self.began >= self.period_ns or self.period == 0
+
+    def decay(self, now: int) -> None:
+        """Give up what demand did not claim: at most R - rho(t) stays, and what is known to wait
+        (II-B, II-D). Given up is given up: the monitor may already have passed it on."""
+        keep = self._future(now - self.began) + self.pending
+        if self.reserve > keep:
+            self.decayed += self.reserve - keep
+            self.reserve = keep
+
+    def _due(self, now: int) -> int:
+        """Reserved tokens that may be used now: all, or when paced those of the time up to the
+        next tick."""
+        if not self.paced:
+            return self.reserve
+        return max(0, self.reserve - self._future(now - self.began + TICK_NS))
+
+    def _future(self, elapsed_ns: int) -> int:
+        """R - rho(t): what the reservation is worth for the rest of the period."""
+        left_ns = min(max(self.period_ns - elapsed_ns, 0), self.period_ns)
+        return self.reservation * left_ns // self.period_ns
+
+    # -- rounds: what is asked of the shared words
+
+    def begin(self, now: int, wanted: int = 0) -> None:
+        """Start a round: see whether a new period began, claim its tokens, report if asked; then,
+        if fewer than `wanted` can be spent, ask the pool."""
+        self._wanted = wanted
+        self._phase = "look"
+
+    def operation(self) -> Operation | None:
+        """The next operation of the round; None when it is done."""
+        match self._phase:
+            case "look":
+                return Read(self.names.ceiling)
+            case "close":
+                return Write(
+                    self.names.report(self.tenant, self.period),
+                    pack_report(self.period, self.reserve + self.hand, self.spent),
+                )
+            case "find":
+                return Read(self.names.tokens(self.tenant))
+            case "claim":
+                expected = pack(self._ceiling.period, self.reservation + 1)
+                return Swap(self.names.tokens(self.tenant), expected, pack(self._ceiling.period, 0))
+            case "asked":
+                return Read(self.names.asked)
+            case "report" | "declare":
+                return self._report()
+            case "add":
+                self._adding = self._batch_now()
+                return Add(self.names.taken, self._adding)
+        return None
+
+    def receive(self, now: int, value: int) -> None:
+        """What the word of the last operation was."""
+        match self._phase:
+            case "look":
+                self._look(now, unpack(value))
+            case "close":
+                self._open(now)
+            case "find":
+                self._find(now, unpack(value))
+            case "claim":
+                self._claim(now, value)
+            case "asked":
+                self.asked = value
+                reporting = self.claimed and value == self.period
+                self._phase = "report" if reporting else self._after_report(now)
+            case "report":
+                self._phase = self._after_report(now)
+            case "declare":
+                self._phase = "add"
+            case "add":
+                self._grant(now, unpack(value))
+                self._phase = ""
+
+    def _look(self, now: int, ceiling: Stamp) -> None:
+        self._ceiling = ceiling
+        if ceiling.period == 0:
+            self._phase = ""
+        elif ceiling.period != self.period:
+            if self.claimed:
+                self._phase = "close"
+            else:
+                self._open(now)
+        elif not self.claimed:
+            self._phase = "find"
+        else:
+            self.decay(now)
+            self._phase = "asked"
+
+    def _open(self, now: int) -> None:
+        """A new period: what is left of the old one is void."""
+        self.period = self._ceiling.period
+        self.began = now
+        self.claimed = False
+        self.reservation = self.reserve = self.hand = self.spent = 0
+        self._hand_spent = self.decayed = self.denied = 0
+        self._denied_ceiling = -1
+        self._phase = "find"
+
+    def _find(self, now: int, found: Stamp) -> None:
+        if found.period == self.period and 0 < found.tokens <= AMOUNT_MAX + 1:
+            self.reservation = found.tokens - 1
+            self._phase = "claim"
+        else:
+            # Not dispatched yet, or claimed by another life: the pool is open to it all the same.
+            self._phase = self._after_report(now)
+
+    def _claim(self, now: int, before: int) -> None:
+        self.claimed = before == pack(self.period, self.reservation + 1)
+        if not self.claimed:
+            self.reservation = 0
+        self.reserve = min(self.reservation, self.limit - self.spent)
+        self._phase = "asked"
+
+    def _after_report(self, now: int) -> str:
+        if self.usable(now) >= self._wanted or self._room() < 1 or self.is_over(now):
+            return ""
+        if self._ceiling.tokens == self._denied_ceiling and now - self._denied_at < TICK_NS:
+            return ""
+        # Before the first pool token, say how many of the reserved ones were given up: afterwards
+        # the numbers no longer tell.
+        return "declare" if self.claimed else "add"
+
+    def _report(self) -> Operation:
+        unspent = self.reserve + self.hand
+        return Write(
+            self.names.report(self.tenant, self.period), pack_report(self.period, unspent, self.spent)
+        )
+
+    def _room(self) -> int:
+        return self.limit - self.spent - self.reserve - self.hand
+
+    def _batch_now(self) -> int:
+        wanted = max(self._batch, self._wanted - self.hand)
+        return min(wanted, self._room(), AMOUNT_MAX)
+
+    def _grant(self, now: int, before: Stamp) -> None:
+        batch = self._adding
+        granted = 0
+        if before.period == self.period == self._ceiling.period:
+            granted = max(0, min(batch, self._ceiling.tokens - before.tokens))
+        if granted < batch:
+            self.denied += batch - granted
+            self._denied_ceiling = self._ceiling.tokens
+            self._denied_at = now
+        self.hand += granted
+        self._adapt(now, granted)
+
+    def _adapt(self, now: int, granted: int) -> None:
+        """As many as are spent in about a tick: a batch that lasts longer keeps tokens from others,
+        one that lasts much less costs an addition too often."""
+        if not self._adaptive or granted == 0:
+            return
+        lasted_ns, self._filled_at = now - self._filled_at, now
+        if lasted_ns < TICK_NS // 2:
+            self._batch = min(self._batch * 2, self._batch_max)
+        elif lasted_ns > 2 * TICK_NS:
+            self._batch = max(self._batch // 2, min(BATCH_MIN, self._batch_max))

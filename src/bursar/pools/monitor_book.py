@@ -1,0 +1,334 @@
+"""The monitor's book: opens periods, dispatches reservations, and raises the ceiling of the pool."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from bursar.errors import UsageError
+from bursar.pools.accounts import Accounts, Client
+from bursar.pools.admission import admit
+from bursar.pools.capacity import AdaptiveCapacity, Capacity, Outcome
+from bursar.pools.layout import (
+    TICK_NS,
+    Names,
+    Operation,
+    Read,
+    Report,
+    Swap,
+    Write,
+    next_period,
+    pack,
+    unpack,
+    unpack_report,
+)
+
+SETTLE_NS = 3 * TICK_NS
+"""So long after a period began, the last reports of the one before are in."""
+
+LAST_REPORTS_NS = 4 * TICK_NS
+"""So long before the end of a period reports are asked for, even if nobody touched the pool."""
+
+REVOKE_NS = 5 * TICK_NS
+SWAPS_MAX = 1000
+OVERRESERVED_PERIODS = 5
+PATIENCE_PERCENT = 150
+"""A standby takes over when no period was opened for so much of a period."""
+
+
+class MonitorBook:
+    """One monitor of one pool. Every operation on a shared word is asked for here, one at a time:
+    `begin` starts a round, `operation` says what to do next, `receive` takes what the word was.
+
+    Of several monitors, that one leads whose compare-and-swap of `ceiling` opened the present
+    period; one that fails to move the ceiling stands by from then on. Invariants, in each period:
+    - one monitor leads it, and its ceiling never falls;
+    - `accounts.issued()` <= `accounts.capacity`;
+    - tokens count as returned only by a report of the life that claimed them, or by taking them
+      out of the word before anybody claimed them;
+    - nothing is dispatched or allowed before the period is open.
+    """
+
+    def __init__(
+        self,
+        pool: str,
+        capacity: Capacity,
+        *,
+        period_ns: int,
+        client_capacity: int | None = None,
+        convert: bool = True,
+        printed: bool = False,
+    ) -> None:
+        """`convert` off: unused reservations are wasted (the paper's basic version). `printed`: the
+        pool by the paper's formula, all at once."""
+        if period_ns < 10 * TICK_NS:
+            raise UsageError(
+                f"a period of {period_ns} ns is too short for a pool: pass at least {10 * TICK_NS}"
+            )
+        self.names = Names(pool)
+        self.estimate = capacity
+        self.accounts = Accounts(period_ns, client_capacity, printed=printed)
+        self.leading = False
+        self.period = 0
+        self.outcome: Outcome | None = None
+        self._convert = convert
+        self._ceiling = 0
+        self._taken = 0
+        self._changed_at: int | None = None
+        self._asked = self._settled = False
+        self._final: dict[str, Report | None] = {}
+        self._closing: Accounts | None = None
+        self._plan: list[tuple[str, str]] = []
+        self._found = 0
+        self._swaps = 0
+
+    @property
+    def clients(self) -> dict[str, Client]:
+        return self.accounts.clients
+
+    # -- who is admitted
+
+    def join(self, tenant: str, reservation: int) -> None:
+        """Admit a client, or change what it reserves, from the next period on. Raises Refused."""
+        reserved = {name: client.reservation for name, client in self.clients.items()}
+        admit(reserved, tenant, reservation, self.estimate.value, self.accounts.client_capacity)
+        self.names.report(tenant, 0)
+        self.clients.setdefault(tenant, Client(0)).reservation = reservation
+        self._set_floor()
+
+    def leave(self, tenant: str) -> None:
+        """Dispatch nothing more to this client. Its tokens of this period stay counted."""
+        self.clients[tenant].reservation = 0
+        self._set_floor()
+
+    def _set_floor(self) -> None:
+        if isinstance(self.estimate, AdaptiveCapacity):
+            self.estimate.floor = sum(client.reservation for client in self.clients.values())
+
+    def alerts(self) -> list[str]:
+        """Clients that keep reserving more than they use."""
+        return [name for name, client in self.clients.items() if client.wasted >= OVERRESERVED_PERIODS]
+
+    # -- rounds
+
+    def begin(self, now: int) -> None:
+        """Start a round: open a period if it is time, or look what was taken and raise the
+        ceiling."""
+        if not self.leading:
+            self._plan = [("watch", "")]
+        elif now - self.accounts.began >= self.accounts.period_ns:
+            self._plan = list(self._opening())
+        else:
+            self._plan = list(self._checking(now))
+
+    def _opening(self) -> Iterator[tuple[str, str]]:
+        yield from (("stale", tenant) for tenant in self.clients)
+        yield "open", ""
+        yield "empty", ""
+        yield from (("dispatch", tenant) for tenant in self.clients)
+        yield "raise", ""
+
+    def _checking(self, now: int) -> Iterator[tuple[str, str]]:
+        if not self._settled and now - self.accounts.began >= SETTLE_NS:
+            yield from (("settle", tenant) for tenant in self.clients)
+            yield "settled", ""
+        if self._asked:
+            yield from (("report", tenant) for tenant in self.clients)
+        yield from (("revoke", name) for name, client in self.clients.items() if self._is_idle(client, now))
+        yield "taken", ""
+        yield "raise", ""
+        if not self._asked:
+            yield "ask", ""
+
+    def _is_idle(self, client: Client, now: int) -> bool:
+        """It did not claim its last tokens, nor these yet: the others may have them."""
+        waited = now - self.accounts.began >= REVOKE_NS
+        return waited and client.absent > 0 and not client.revoked and client.report is None
+
+    def operation(self, now: int) -> Operation | None:
+        """The next operation of the round; None when it is done."""
+        while self._plan:
+            operation = self._next(now, *self._plan[0])
+            if operation is not None:
+                return operation
+            self._plan.pop(0)
+        return None
+
+    def _next(self, now: int, action: str, tenant: str) -> Operation | None:
+        names = self.names
+        match action:
+            case "watch":
+                return Read(names.ceiling)
+            case "stale":
+                return Read(names.report(tenant, next_period(unpack(self._ceiling).period)))
+            case "open":
+                period = next_period(unpack(self._ceiling).period)
+                return Swap(names.ceiling, self._ceiling, pack(period, 0))
+            case "empty" | "taken":
+                return Read(names.taken)
+            case "emptying":
+                return Swap(names.taken, self._found, pack(self.period, 0))
+            case "repair":
+                return Swap(names.taken, self._found, pack(self.period, self._taken))
+            case "dispatch":
+                return Read(names.tokens(tenant))
+            case "dispatching":
+                tokens = self.clients[tenant].reservation
+                return Swap(names.tokens(tenant), self._found, pack(self.period, tokens + 1))
+            case "settle":
+                return Read(names.report(tenant, self.period - 1))
+            case "settled":
+                self._close()
+                return None
+            case "report":
+                return Read(names.report(tenant, self.period))
+            case "revoke":
+                tokens = self.clients[tenant].dispatched
+                return Swap(names.tokens(tenant), pack(self.period, tokens + 1), pack(self.period, 0))
+            case "raise":
+                return self._plan_raise(now)
+            case "ask":
+                late = now - self.accounts.began >= self.accounts.period_ns - LAST_REPORTS_NS
+                return Write(names.asked, self.period) if self._taken > 0 or late else None
+        raise AssertionError(f"there is no action {action}")
+
+    def receive(self, now: int, operation: Operation, value: int) -> None:
+        """What the word of this operation was before it."""
+        action, tenant = self._plan.pop(0)
+        client = self.clients.get(tenant)
+        match action:
+            case "watch":
+                self._watch(now, value)
+            case "open":
+                self._open(now, value)
+            case "empty" | "emptying":
+                self._empty(value, tried=action == "emptying")
+            case "settle":
+                report = unpack_report(value)
+                self._final[tenant] = report if report.period == (self.period - 1) & 255 else None
+            case "taken":
+                self._take(value)
+            case "raise":
+                self._raise(now, operation, value)
+            case "ask":
+                self._asked = True
+        if client is not None:
+            self._receive_of(now, action, tenant, client, operation, value)
+
+    def _receive_of(
+        self, now: int, action: str, tenant: str, client: Client, operation: Operation, value: int
+    ) -> None:
+        match action:
+            case "stale":
+                tag = next_period(unpack(self._ceiling).period) & 255
+                client.stale = value if unpack_report(value).period == tag else -1
+            case "dispatch":
+                self._found = value
+                unclaimed = unpack(value).period == self.period - 1 and unpack(value).tokens > 0
+                client.absent = client.absent + 1 if unclaimed or client.was_revoked else 0
+                self._plan.insert(0, ("dispatching", tenant))
+            case "dispatching":
+                # Charged before it can be used: the swap may have happened, so it is counted
+                # unless it certainly did not.
+                client.dispatched = client.reservation if value == self._found else 0
+            case "report":
+                self._note_report(now, client, value)
+            case "revoke":
+                client.revoked = isinstance(operation, Swap) and value == operation.expected
+                client.absent = client.absent if client.revoked else 0
+                if client.revoked and self._convert:
+                    client.returned = client.dispatched
+
+    # -- leading
+
+    def _watch(self, now: int, ceiling: int) -> None:
+        """Standing by: somebody else leads for as long as periods are opened."""
+        if ceiling != self._ceiling or self._changed_at is None:
+            self._ceiling, self._changed_at = ceiling, now
+        waited_ns = now - self._changed_at
+        if ceiling == 0 or waited_ns * 100 >= self.accounts.period_ns * PATIENCE_PERCENT:
+            self._plan = list(self._opening())
+
+    def _open(self, now: int, before: int) -> None:
+        if before != self._ceiling:
+            self._stand_by(now, before)
+            return
+        self._closing = self._copy_accounts() if self.leading else None
+        self.leading = True
+        self.period = next_period(unpack(before).period)
+        self._ceiling = pack(self.period, 0)
+        # What was promised stays promised, even if the estimate has fallen below it since.
+        promised = sum(client.reservation for client in self.clients.values())
+        self.accounts.begin(now, max(self.estimate.value, promised))
+        self._taken = self._swaps = 0
+        self._asked = False
+        self._settled = self._closing is None
+
+    def _copy_accounts(self) -> Accounts:
+        """The period that ends, as it was: its last reports are read in the next one."""
+        old = self.accounts
+        copy = Accounts(old.period_ns, old.client_capacity)
+        copy.capacity = old.capacity
+        for name, client in old.clients.items():
+            copy.clients[name] = Client(client.reservation, report=client.report, fast=client.fast)
+        return copy
+
+    def _stand_by(self, now: int, ceiling: int) -> None:
+        self.leading = False
+        self._ceiling, self._changed_at = ceiling, now
+        self._plan = []
+
+    def _empty(self, value: int, *, tried: bool) -> None:
+        """Clients add to `taken` all the time, so it may take a few tries to begin it anew."""
+        if tried and value == self._found:
+            return
+        self._found = value
+        self._swaps += 1
+        if self._swaps <= SWAPS_MAX:
+            self._plan.insert(0, ("emptying", ""))
+
+    def _close(self) -> None:
+        """The last reports of the period before are in: learn from them."""
+        self._settled = True
+        if self._closing is not None:
+            self.outcome = self._closing.close(self._final)
+            self.estimate.close(self.outcome)
+            self.accounts.set_capacity(self.estimate.value)
+        self._final = {}
+
+    # -- reports and the ceiling
+
+    def _note_report(self, now: int, client: Client, word: int) -> None:
+        report = unpack_report(word)
+        if report.period != self.period & 255 or word == client.stale:
+            return
+        client.note(now, report)
+        if not self._convert:
+            client.returned = 0
+        self.accounts.note_speed(now, client)
+
+    def _take(self, word: int) -> None:
+        taken = unpack(word)
+        if taken.period == self.period and taken.tokens >= self._taken:
+            self._taken = taken.tokens
+            return
+        # Left over from an opening that could not be finished, or garbage. What was taken is
+        # unknown, so all that was ever allowed counts as taken.
+        self._found = word
+        self._taken = max(self._taken, unpack(self._ceiling).tokens)
+        self._plan.insert(0, ("repair", ""))
+
+    def _plan_raise(self, now: int) -> Operation | None:
+        ceiling = unpack(self._ceiling).tokens
+        target = self.accounts.target(now, self._taken, ceiling)
+        if target <= ceiling:
+            return None
+        return Swap(self.names.ceiling, self._ceiling, pack(self.period, target))
+
+    def _raise(self, now: int, operation: Operation, before: int) -> None:
+        assert isinstance(operation, Swap), "the ceiling is moved by a swap"
+        if before != self._ceiling:
+            self._stand_by(now, before)
+            return
+        target = unpack(operation.value).tokens
+        self.accounts.allow(self._taken, unpack(before).tokens, target)
+        self._ceiling = operation.value
