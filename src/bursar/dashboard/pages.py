@@ -171,6 +171,7 @@ def describe(sample: Sample) -> dict[str, Any]:
     reading = sample.reading
     return {
         "number": sample.number,
+        "at_s": sample.at_s,
         "kinds": dict(reading.kinds),
         "statistics": dict(reading.statistics),
         "silent": dict(reading.silent),

@@ -1,0 +1,107 @@
+"""What the pages are made of, without a browser: merging, rates, flows, heat maps, alerts."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from bursar.dashboard import charts
+from bursar.dashboard.alerts import find_alerts
+from bursar.dashboard.history import History
+from bursar.dashboard.source import Reading, merge
+
+
+def rate(leader: bool, servers: dict[str, Any], **tenants: dict[str, int]) -> dict[str, Any]:
+    return {"leader": leader, "epoch": 2 if leader else 0, "servers": servers, "tenants": tenants}
+
+
+def read(statistics: dict[str, Any], kind: str = "rate") -> Reading:
+    return Reading({"x": kind}, {"x": statistics})
+
+
+def test_nodes_of_a_rate_are_joined_counted_once_and_led_by_the_leader() -> None:
+    one = rate(True, {"a": {"good": True}}, acme={"limit": 5, "granted": 3, "shortfall": 7})
+    two = rate(False, {"b": {"good": True}}, acme={"limit": 5, "granted": 4, "shortfall": 0})
+    for found in ([one, two], [two, one]):
+        reading = merge([("x", "rate", row) for row in found], {})
+        merged = reading.statistics["x"]
+        assert set(merged["servers"]) == {"a", "b"}
+        assert merged["tenants"]["acme"] == {"limit": 5, "granted": 7, "shortfall": 7}
+        assert (merged["leader"], merged["epoch"]) == (True, 2)
+
+
+def test_merging_changes_nothing_that_the_nodes_gave() -> None:
+    one, two = rate(True, {}, acme={"granted": 1}), rate(False, {}, acme={"granted": 2})
+    merge([("x", "rate", one), ("x", "rate", two)], {})
+    assert one["tenants"]["acme"] == {"granted": 1} and two["tenants"]["acme"] == {"granted": 2}
+
+
+def test_rates_are_made_of_what_was_counted_and_never_negative() -> None:
+    history = History()
+    for at, granted in ((10.0, 100), (12.0, 150), (13.0, 20)):
+        history.add(at, at, read({"tenants": {"acme": {"granted": granted, "would_refuse": granted}}}))
+    assert history.rates("x", "granted") == {"acme": [(12_000, 25.0), (13_000, 0.0)]}
+    assert history.rates("x", ("granted", "would_refuse"))["acme"][0] == (12_000, 50.0)
+
+
+def test_a_heat_map_has_each_cell_where_it_belongs() -> None:
+    cells = {"a": {"x": 1, "y": 2}, "b": {"x": 3, "y": 4}}
+    options = charts.draw_heat(cells, ["x", "y"], "tokens")
+    servers, tenants = options["xAxis"]["data"], options["yAxis"]["data"]
+    drawn = {(servers[x], tenants[y]): value for x, y, value in options["series"][0]["data"]}
+    assert drawn == {(server, tenant): n for server, row in cells.items() for tenant, n in row.items()}
+
+
+def test_where_there_is_no_limit_the_tokens_are_those_with_priority() -> None:
+    servers = {"a": {"tenants": {"x": {"allowance": 2**62, "priority": 9}, "y": {"allowance": 4}}}}
+    assert charts.read_tokens(servers, "allowance") == {"a": {"x": 9, "y": 4}}
+
+
+@given(
+    st.lists(st.tuples(st.integers(0, 50), st.integers(0, 50), st.integers(0, 50)), min_size=1, max_size=6)
+)
+def test_flows_add_up_to_what_each_gives_and_takes(rows: list[tuple[int, int, int]]) -> None:
+    """Only balanced exchanges: whatever the others do, the last tenant evens them out."""
+    total = [sum(row[k] for row in rows) for k in range(3)]
+    evened = [*rows, *[tuple(max(total) - value for value in total)]]
+    tenants = {
+        f"t{k}": dict(zip(("initial", "redistributed", "tokens"), row, strict=True))
+        for k, row in enumerate(evened)
+    }
+    lent, paid = charts.find_flows(tenants)
+    for flows, first, last in ((lent, "initial", "redistributed"), (paid, "redistributed", "tokens")):
+        for name, row in tenants.items():
+            given = sum(amount for giver, _, amount in flows if giver == name)
+            assert given == max(0, row[first] - row[last])
+            assert all(amount > 0 for *_, amount in flows)
+
+
+def test_alerts_name_the_tenant_the_server_and_the_remedy() -> None:
+    servers = {"a": {"good": True, "alone": True}, "b": {"good": False, "alone": False}, "c": {"good": True}}
+    reading = read(rate(True, servers, acme={"shortfall": 7}, globex={"shortfall": 0}))
+    found = find_alerts(reading)
+    assert [(alert.level, alert.resource) for alert in found] == [
+        ("error", "x"),
+        ("error", "x"),
+        ("warning", "x"),
+    ]
+    text = " ".join(alert.what for alert in found)
+    assert "acme" in text and "7 tokens" in text and "globex" not in text
+    assert "server a" in text and "server b" in text and "server c" not in text
+    assert all(alert.remedy for alert in found)
+
+
+def test_a_silent_node_and_a_budget_that_runs_out_are_alerts() -> None:
+    whole = {"acme": {"limit": 100, "spent": 85, "held": 0, "unspent": 15, "missing": 0}}
+    reading = Reading({"x": "quota"}, {"x": {"whole": whole}}, {"bursar://b": "no answer"})
+    silent, budget = find_alerts(reading)
+    assert silent.level == "error" and "bursar://b" in silent.what
+    assert budget.level == "warning" and "85 of 100" in budget.what
+    whole["acme"]["spent"] = 79
+    assert len(find_alerts(reading)) == 1
+
+
+def test_nothing_wrong_is_no_alert() -> None:
+    assert find_alerts(read(rate(True, {"a": {"good": True, "alone": False}}, acme={"shortfall": 0}))) == []
