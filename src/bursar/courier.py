@@ -11,11 +11,14 @@ from collections.abc import Callable
 from typing import Any
 
 from bursar.book import Book, Effects, Record, Send
-from bursar.world import Message, World
+from bursar.world import Message, Task, World
 
 
 class Alarm:
-    """Rings when a book wants to be woken: `wake_at` says when, None for not at all."""
+    """Rings when a book wants to be woken: `wake_at` says when, None for not at all.
+
+    A time that is put off is found when the old one comes, so that only an earlier one costs
+    another timer: books move their next time on with almost every message."""
 
     def __init__(
         self, world: World, name: str, wake_at: Callable[[], int | None], ring: Callable[[int], None]
@@ -25,38 +28,44 @@ class Alarm:
         self._wake_at = wake_at
         self._ring = ring
         self._armed_at: int | None = None
-        self._changed = asyncio.Event()
+        self._started = False
+        self._ringing = False
+        self._timer: Task | None = None
 
     def start(self) -> None:
-        self._world.spawn(self._keep_time(), f"{self._name}.alarm")
+        self._started = True
+        self.set()
 
     def set(self) -> None:
         """The book may want another time now."""
-        if self._wake_at() != self._armed_at:
-            self._changed.set()
+        wake_at = self._wake_at()
+        if wake_at is None or not self._started or self._ringing:
+            return
+        if self._armed_at is not None and self._armed_at <= wake_at:
+            return
+        if self._timer is not None:
+            self._timer.cancel()
+        self._armed_at = wake_at
+        self._timer = self._world.spawn(self._keep_time(), f"{self._name}.alarm")
 
     async def _keep_time(self) -> None:
-        while True:
-            self._changed.clear()
-            self._armed_at = self._wake_at()
-            await self._wait()
+        while self._armed_at is not None:
+            await self._world.clock.sleep(self._armed_at - self._world.clock.now())
             now = self._world.clock.now()
             wake_at = self._wake_at()
             if wake_at is not None and wake_at <= now:
-                self._ring(now)
+                self._ring_in_here(now)
+                await asyncio.sleep(0)  # a book that wants to go on at once lets others go too
+            self._armed_at = self._wake_at()
+        self._timer = None
 
-    async def _wait(self) -> None:
-        """Until the armed time, or until another one is wanted."""
-        if self._armed_at is None:
-            await self._changed.wait()
-            return
-        sleep = self._world.spawn(self._sleep_until(self._armed_at), f"{self._name}.sleep")
-        await self._changed.wait()
-        sleep.cancel()
-
-    async def _sleep_until(self, wake_at_ns: int) -> None:
-        await self._world.clock.sleep(wake_at_ns - self._world.clock.now())
-        self._changed.set()
+    def _ring_in_here(self, now: int) -> None:
+        """Ring; meanwhile `set` must not cancel this task, which looks at the time afterwards."""
+        self._ringing = True
+        try:
+            self._ring(now)
+        finally:
+            self._ringing = False
 
 
 class Courier:

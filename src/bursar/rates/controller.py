@@ -48,6 +48,7 @@ class ServerView:
 
     bounds   by tenant, the most that the server may still take as its allowance: it rises when a
              grant is sent, and falls only by an acknowledgement
+    rows_at  when the server sent `rows`, by its clock
     """
 
     name: str
@@ -55,6 +56,7 @@ class ServerView:
     heard_at: int
     report: Report
     rows: dict[str, Row]
+    rows_at: int = 0
     seen_ns: int = 0
     acknowledged: dict[str, int] = field(default_factory=dict)
     unacknowledged: list[tuple[int, dict[str, int]]] = field(default_factory=list)
@@ -103,6 +105,11 @@ class Picture:
 Place = Callable[[Picture], Targets]
 
 
+def _is_older(report: Report, view: ServerView) -> bool:
+    """Whether the report was overtaken by what is known: of an earlier life, or sent earlier."""
+    return (report.incarnation, report.sent_at) < (view.incarnation, view.report.sent_at)
+
+
 class ControllerBook:
     """Places tokens on servers, and never more of them than there are.
 
@@ -146,6 +153,7 @@ class ControllerBook:
         self._poll_at = 0
         self._place_at: int | None = None
         self._awaited: set[str] = set()
+        self._untold: set[str] = set()
         self._answered: set[tuple[str, int]] = set()
         self._complete = False
         self._movable: dict[str, int] = {}
@@ -172,6 +180,11 @@ class ControllerBook:
             return []
         self.committing = state
         return [Commit(state)]
+
+    @property
+    def sent(self) -> int:
+        """The sequence of the last grant that was sent in this epoch."""
+        return self._sequence
 
     def wants(self, state: State) -> bool:
         """Whether this is the state that the book waits to see committed."""
@@ -201,7 +214,11 @@ class ControllerBook:
         out_ns = 0 if self._complete else self._period_ns
         self._ends_at = now + out_ns
         self._opens_at = now + max(self._guarded(out_ns), self.interval_ns // 4)
-        return self._poll(now, full=True)
+        effects = self._poll(now, full=True)
+        # Once all that hold tokens have said how long they still do, the next period need not
+        # wait any longer than that; sending them anything before would.
+        self._awaited = {server for server, _ in self.state.servers}
+        return effects
 
     def _forget_period(self) -> None:
         self.lost = {}
@@ -244,7 +261,13 @@ class ControllerBook:
         self._poll_at = now + self.interval_ns
         self._place_at = now + self.interval_ns // 4
         self._awaited = {view.name for view in self._alive(now)}
-        return [Send(server, Poll(self.state.epoch, full)) for server in self.names]
+        return [
+            Send(server, Poll(self.state.epoch, full or self._is_untold(server))) for server in self.names
+        ]
+
+    def _is_untold(self, server: str) -> bool:
+        """Whether what the server last said in full never came here."""
+        return server in self._untold or server not in self.views
 
     def _alive(self, now: int) -> list[ServerView]:
         recent = now - 2 * self.interval_ns
@@ -285,17 +308,24 @@ class ControllerBook:
 
     def _hear(self, now: int, report: Report) -> Effects:
         view = self.views.get(report.server)
-        if view is None or report.incarnation > view.incarnation:
+        if view is not None and _is_older(report, view):
+            return []
+        known = view is not None and view.incarnation == report.incarnation
+        if report.rows is None and (view is None or not known or view.rows_at != report.stands_at):
+            self._untold.add(report.server)
+            if not known:
+                # What stands was lost on the way here: this answer does not say what it holds.
+                return []
+        if view is None or not known:
             if view is not None:
                 self._bury(view)
             view = ServerView(report.server, report.incarnation, now, report, {})
             self.views[report.server] = view
-        elif report.incarnation < view.incarnation or report.sent_at < view.report.sent_at:
-            return []
         view.heard_at, view.report = now, report
         if report.rows is not None:
+            self._untold.discard(report.server)
             view.rows = {row.tenant: row for row in report.rows}
-            view.seen_ns = report.seen_ns
+            view.rows_at, view.seen_ns = report.sent_at, report.seen_ns
         self._first_answer(now, view)
         self._awaited.discard(view.name)
         effects = self._list(view)

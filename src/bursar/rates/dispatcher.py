@@ -8,6 +8,7 @@ that its tokens are good, and the server has room: at most `capacity` tokens a s
 from __future__ import annotations
 
 import asyncio
+import heapq
 from collections import deque
 from collections.abc import Callable, Coroutine
 from typing import Any, TypeVar
@@ -21,24 +22,26 @@ from bursar.world import MILLISECOND_NS, SECOND_NS, World
 ResultT = TypeVar("ResultT")
 
 AHEAD_NS = 5 * MILLISECOND_NS
-"""How far ahead of its capacity a server may run, so that it need not wake for every request."""
+"""How far ahead of its capacity a server may run. It then rests until all of that is used up, so
+that it wakes two hundred times a second at most, and not for every request."""
 
 BEHIND_NS = 50 * MILLISECOND_NS
 """How much unused time it may make up for: a busy machine wakes late, and that is not idleness."""
 
-LOOK_AGAIN_NS = 2 * MILLISECOND_NS
-"""How often waiting requests that pacing holds back are looked at."""
+DEADLINES_SPARE = 64
+"""Deadlines of requests that went already are kept until they outnumber those that wait by this."""
 
 QUEUE_MAX = 100_000
 """Requests that may wait for one tenant; the next one is refused at once."""
 
 
 class Waiter:
-    """A request in a queue."""
+    """A request in a queue; `gone` once it gave up."""
 
-    __slots__ = ("cost", "future", "gone")
+    __slots__ = ("cost", "future", "gone", "index")
 
-    def __init__(self, cost: int, future: asyncio.Future[int]) -> None:
+    def __init__(self, index: int, cost: int, future: asyncio.Future[int]) -> None:
+        self.index = index
         self.cost = cost
         self.future = future
         self.gone = False
@@ -70,9 +73,12 @@ class Dispatcher:
         self._queues: list[deque[Waiter]] = [deque() for _ in book.tenants]
         self._waiting = 0
         self._free_at = 0
+        self._rests_until = 0
         self._busy_since: int | None = None
-        self._wake_at: int | None = None
-        self._alarm = Alarm(world, f"rate/{book.name}/queues", lambda: self._wake_at, self._wake)
+        self._pump_at: int | None = None
+        self._deadlines: list[tuple[int, int, Waiter]] = []
+        self._asked = 0
+        self._alarm = Alarm(world, f"rate/{book.name}/queues", self._wake_at, self._wake)
 
     def start(self) -> None:
         self._alarm.start()
@@ -84,10 +90,10 @@ class Dispatcher:
         index = self._find(tenant)
         if self._queues[index]:
             return False
-        future = self._join(index, cost)
-        if future.done():
+        waiter = self._join(index, cost)
+        if waiter.future.done():
             return True
-        self._leave(index, self._queues[index][-1])
+        self._leave(waiter)
         return False
 
     async def take(self, tenant: str, cost: int, wait_ns: int) -> int:
@@ -96,31 +102,43 @@ class Dispatcher:
         if len(self._queues[index]) >= QUEUE_MAX:
             why = f"{QUEUE_MAX} requests of {tenant} wait at {self.book.name} already"
             raise Refused(why, limit=QUEUE_MAX, remaining=0)
-        future = self._join(index, cost)
-        if not future.done():
-            waiter = self._queues[index][-1]
+        waiter = self._join(index, cost)
+        if not waiter.future.done():
             if wait_ns <= 0:
-                self._leave(index, waiter)
+                self._leave(waiter)
                 raise self._refusal(tenant, index)
-            await self._wait(index, waiter, wait_ns)
+            self._set_deadline(waiter, wait_ns)
+            try:
+                await waiter.future
+            except asyncio.CancelledError:
+                self._abandon(waiter)
+                raise
             if waiter.gone:
                 raise self._refusal(tenant, index)
-        return future.result()
+        return waiter.future.result()
 
-    async def _wait(self, index: int, waiter: Waiter, wait_ns: int) -> None:
-        timer = self._world.spawn(self._give_up(index, waiter, wait_ns), f"rate/{self.book.name}/wait")
-        try:
-            await waiter.future
-        finally:
-            timer.cancel()
-            if not waiter.future.done() or waiter.future.cancelled():
-                self._leave(index, waiter)
+    def _abandon(self, waiter: Waiter) -> None:
+        """Whoever asked is gone: leave the queue, or the place that it was given meanwhile."""
+        if waiter.future.done() and not waiter.future.cancelled() and not waiter.gone:
+            self.finished()
+        else:
+            self._leave(waiter)
 
-    async def _give_up(self, index: int, waiter: Waiter, wait_ns: int) -> None:
-        await self._world.clock.sleep(wait_ns)
-        if not waiter.future.done():
-            self._leave(index, waiter)
-            waiter.future.set_result(0)
+    def _set_deadline(self, waiter: Waiter, wait_ns: int) -> None:
+        self._asked += 1
+        heapq.heappush(self._deadlines, (self._world.clock.now() + wait_ns, self._asked, waiter))
+        if len(self._deadlines) > 2 * self._waiting + DEADLINES_SPARE:
+            self._deadlines = [each for each in self._deadlines if not each[2].future.done()]
+            heapq.heapify(self._deadlines)
+        self._alarm.set()
+
+    def _give_up(self, now: int) -> None:
+        """Tell those whose time is up."""
+        while self._deadlines and self._deadlines[0][0] <= now:
+            waiter = heapq.heappop(self._deadlines)[2]
+            if not waiter.future.done():
+                self._leave(waiter)
+                waiter.future.set_result(0)
 
     async def submit(
         self, tenant: str, work: Coroutine[Any, Any, ResultT], *, cost: int = 1, wait_ns: int = 60 * SECOND_NS
@@ -151,8 +169,8 @@ class Dispatcher:
             raise UsageError(f"tenant {tenant!r} is not in the policy; add it to the resource's tenants")
         return index
 
-    def _join(self, index: int, cost: int) -> asyncio.Future[int]:
-        waiter = Waiter(cost, asyncio.get_running_loop().create_future())
+    def _join(self, index: int, cost: int) -> Waiter:
+        waiter = Waiter(index, cost, asyncio.get_running_loop().create_future())
         queue = self._queues[index]
         queue.append(waiter)
         if len(queue) == 1:
@@ -161,17 +179,17 @@ class Dispatcher:
         self.book.observed.arrived[index] += cost
         self._waiting += 1
         self.pump()
-        return waiter.future
+        return waiter
 
-    def _leave(self, index: int, waiter: Waiter) -> None:
+    def _leave(self, waiter: Waiter) -> None:
         """A waiting request gave up."""
         if waiter.gone:
             return
         waiter.gone = True
         self._waiting -= 1
-        self._queues[index].remove(waiter)
-        self.book.scheduler.withdraw(index)
-        self._price_front(index)
+        self._queues[waiter.index].remove(waiter)
+        self.book.scheduler.withdraw(waiter.index)
+        self._price_front(waiter.index)
 
     def _price_front(self, index: int) -> None:
         queue = self._queues[index]
@@ -215,6 +233,10 @@ class Dispatcher:
         if not self._waiting:
             return
         now = self._world.clock.now()
+        if now < self._rests_until:
+            if self._pump_at is None:
+                self._pump_by(self._rests_until)
+            return
         if not self.book.may_dispatch(now) and not self._goes_on_alone(now):
             return
         scheduler = self.book.scheduler
@@ -222,9 +244,18 @@ class Dispatcher:
         while self._waiting and self._has_room(now):
             index = scheduler.choose(fraction)
             if index < 0:
-                self._wake_in(now, LOOK_AGAIN_NS)
+                self._wait_for_tokens(now)
                 return
             self._let_go(now, index)
+
+    def _wait_for_tokens(self, now: int) -> None:
+        """Nobody may go. Pacing lets somebody go at a known time; else only a grant, an arrival or
+        the end of these tokens changes that."""
+        release = self.book.scheduler.find_release()
+        if release is None:
+            self._pump_by(self.book.expires_at)
+        else:
+            self._pump_by(min(self.book.expires_at, self.book.began_at + int(release * self.period_ns) + 1))
 
     def _goes_on_alone(self, now: int) -> bool:
         """A whole period without tokens: bursar cannot be reached. Do as the policy says."""
@@ -233,7 +264,7 @@ class Dispatcher:
             return False
         alone_at = self.book.expires_at + (0 if self.book.alone else self.period_ns)
         if now < alone_at:
-            self._wake_in(now, alone_at - now)
+            self._pump_by(alone_at)
             return False
         rate = self._without_bursar.rate
         self.book.go_on_alone(now, self.period_ns, rate.per(self.period_ns) if rate else None)
@@ -244,7 +275,8 @@ class Dispatcher:
         if self._concurrency is not None and self.in_service >= self._concurrency:
             return False
         if self._capacity is not None and self._free_at > now + AHEAD_NS:
-            self._wake_in(now, self._free_at - now - AHEAD_NS)
+            self._rests_until = self._free_at
+            self._pump_by(self._free_at)
             return False
         return True
 
@@ -252,23 +284,37 @@ class Dispatcher:
         waiter = self._queues[index].popleft()
         self._price_front(index)
         self._waiting -= 1
+        if waiter.future.cancelled():
+            # Whoever asked is gone and has not left the queue yet: the tokens are spent on nobody.
+            waiter.gone = True
+            return
         self.in_service += 1
         if self._busy_since is None:
             self._busy_since = now
         self.book.observed.served += waiter.cost
         if self._capacity is not None:
-            self._free_at = max(self._free_at, now - BEHIND_NS) + int(waiter.cost * SECOND_NS / self._capacity)
+            self._free_at = max(self._free_at, now - BEHIND_NS) + int(
+                waiter.cost * SECOND_NS / self._capacity
+            )
         if self._dispatched is not None:
             self._dispatched(self.book.tenants[index], self.book.period, waiter.cost)
         waiter.future.set_result(self.book.period)
 
-    def _wake_in(self, now: int, duration_ns: int) -> None:
-        self._wake_at = now + max(duration_ns, MILLISECOND_NS // 2)
+    def _pump_by(self, moment_ns: int) -> None:
+        self._pump_at = moment_ns if self._pump_at is None else min(self._pump_at, moment_ns)
         self._alarm.set()
 
+    def _wake_at(self) -> int | None:
+        deadline = self._deadlines[0][0] if self._deadlines else None
+        if self._pump_at is None or deadline is None:
+            return deadline if self._pump_at is None else self._pump_at
+        return min(self._pump_at, deadline)
+
     def _wake(self, now: int) -> None:
-        self._wake_at = None
-        self.pump()
+        self._give_up(now)
+        if self._pump_at is not None and self._pump_at <= now:
+            self._pump_at = None
+            self.pump()
 
     def _count_busy(self) -> None:
         """Add the time since the last count to what the next report says."""

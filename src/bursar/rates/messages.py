@@ -43,11 +43,13 @@ class Row(msgspec.Struct, frozen=True, array_like=True):
 
 class Report(Message, frozen=True):
     """A server as it is at `sent_at`, by its own clock. `rows` is None when nothing moved beyond
-    the threshold since the last full report to this controller: it still stands."""
+    the threshold since the last full report to this controller, sent at `stands_at`: it still
+    stands, for those who got it."""
 
     server: str
     incarnation: int
     sent_at: int
+    stands_at: int
     epoch: int
     sequence: int
     period: int

@@ -41,6 +41,7 @@ class ServerBook:
         self._index = {tenant: index for index, tenant in enumerate(self.tenants)}
         self._left: dict[str, int] | None = None
         self._reported: tuple[Row, ...] | None = None
+        self._reported_at = 0
         self._reported_to: tuple[str, int] | None = None
 
     def index(self, tenant: str) -> int | None:
@@ -72,11 +73,12 @@ class ServerBook:
         if not full and to == self._reported_to and not is_news(self._reported, rows):
             rows = None
         else:
-            self._reported, self._reported_to = rows, to
+            self._reported, self._reported_to, self._reported_at = rows, to, now
         report = Report(
             server=self.name,
             incarnation=self.incarnation,
             sent_at=now,
+            stands_at=self._reported_at,
             epoch=self.epoch,
             sequence=self.sequence,
             period=self.period,

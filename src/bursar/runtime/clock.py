@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 
-from bursar.world import SECOND_NS
+from bursar.world import MILLISECOND_NS
 
 _BOOT_CLOCK = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
 
@@ -20,9 +20,11 @@ class BootClock:
         return time.time_ns()
 
     async def sleep(self, duration_ns: int) -> None:
-        # The event loop's timers may fire a little early, and the promise is "at least".
+        # The event loop's timers may fire a little early, and the promise is "at least". uvloop
+        # counts in milliseconds and takes a part of one for none: asked for the rest of one it
+        # would turn without sleeping until it is over. So the request is for whole ones.
         until_ns = self.now() + duration_ns
         left_ns = duration_ns
         while left_ns > 0:
-            await asyncio.sleep(left_ns / SECOND_NS)
+            await asyncio.sleep(-(-left_ns // MILLISECOND_NS) / 1_000)
             left_ns = until_ns - self.now()

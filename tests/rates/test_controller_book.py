@@ -1,0 +1,93 @@
+"""The controller's book, stepped by hand."""
+
+from __future__ import annotations
+
+from bursar.book import Send
+from bursar.rates.controller import Commit, ControllerBook, Effects, Picture, Targets, Terms
+from bursar.rates.messages import Grant, Poll, Report, Row, State
+from bursar.world import MILLISECOND_NS
+
+PERIOD_NS, INTERVAL_NS = 400 * MILLISECOND_NS, 100 * MILLISECOND_NS
+LIMIT = 30
+
+
+def place_all_on_the_first(picture: Picture) -> Targets:
+    return {view.name: {"a": (LIMIT if k == 0 else 0, 0)} for k, view in enumerate(picture.servers)}
+
+
+def make_leader(stored: State, now: int = 0) -> tuple[ControllerBook, Effects]:
+    book = ControllerBook(
+        "c",
+        ("s1", "s2"),
+        {"a": Terms(0, LIMIT)},
+        place_all_on_the_first,
+        period_ns=PERIOD_NS,
+        interval_ns=INTERVAL_NS,
+        drift_ppm=1_000,
+    )
+    [commit] = book.lead(stored)
+    assert isinstance(commit, Commit)
+    return book, book.committed(now, commit.state)
+
+
+def make_report(server: str, rows: tuple[Row, ...] | None, sent_at: int = 0, stands_at: int = 0) -> Report:
+    return Report(
+        server=server,
+        incarnation=1,
+        sent_at=sent_at,
+        stands_at=stands_at,
+        epoch=2,
+        sequence=0,
+        period=1,
+        time_left_ns=PERIOD_NS // 2,
+        seen_ns=INTERVAL_NS,
+        served=0,
+        busy_ns=0,
+        rows=rows,
+    )
+
+
+def holds(tokens: int) -> tuple[Row, ...]:
+    return (Row("a", tokens, 0, 5, 5, True),)
+
+
+def grants(effects: Effects) -> dict[str, int]:
+    return {
+        effect.to: effect.message.rows[0].allowance
+        for effect in effects
+        if isinstance(effect, Send) and isinstance(effect.message, Grant) and effect.message.rows
+    }
+
+
+def polls(effects: Effects) -> dict[str, bool]:
+    return {
+        effect.to: effect.message.full
+        for effect in effects
+        if isinstance(effect, Send) and isinstance(effect.message, Poll)
+    }
+
+
+TAKEN_OVER = State(1, "before", 1, (("s1", 1), ("s2", 1)))
+
+
+def test_an_empty_report_is_no_answer_of_a_server_whose_full_one_was_lost() -> None:
+    """It would be taken for a server without tokens, and its tokens be made a second time."""
+    book, effects = make_leader(TAKEN_OVER)
+    assert polls(effects) == {"s1": True, "s2": True}
+    effects = book.receive(1, "s1", make_report("s1", holds(10), sent_at=1, stands_at=1))
+    assert grants(effects) == {"s1": 10}, "only what s1 said it holds may be moved"
+    assert book.receive(2, "s2", make_report("s2", None, sent_at=5, stands_at=1)) == []
+    assert polls(book.tick(INTERVAL_NS)) == {"s1": False, "s2": True}
+    book.receive(INTERVAL_NS + 1, "s1", make_report("s1", None, sent_at=50, stands_at=1))
+    effects = book.receive(INTERVAL_NS + 1, "s2", make_report("s2", holds(20), sent_at=50, stands_at=50))
+    assert sum(view.bounds["a"] for view in book.views.values()) <= LIMIT
+
+
+def test_a_server_is_asked_in_full_when_its_last_full_report_was_lost() -> None:
+    book, _ = make_leader(TAKEN_OVER)
+    for name in ("s1", "s2"):
+        book.receive(1, name, make_report(name, holds(10), sent_at=1, stands_at=1))
+    assert polls(book.tick(INTERVAL_NS)) == {"s1": False, "s2": False}
+    book.receive(INTERVAL_NS + 1, "s1", make_report("s1", None, sent_at=50, stands_at=1))
+    book.receive(INTERVAL_NS + 1, "s2", make_report("s2", None, sent_at=50, stands_at=40))
+    assert polls(book.tick(2 * INTERVAL_NS)) == {"s1": False, "s2": True}
