@@ -91,6 +91,7 @@ class Instance:
         weights: Mapping[str, int] | None = None,
         tracker: Tracker | None = None,
         order: Order = conflict_order,
+        running_max: int | None = None,
         book: type[ClaimBook] = ClaimBook,
     ) -> None:
         self.world = world
@@ -108,6 +109,8 @@ class Instance:
         self._aging_ns = aging_ns
         self._weights = dict(weights or {})
         self._tracker = tracker
+        self._running_max = running_max
+        self._running: dict[str, None] = {}
         self._order = order
         self.queue = Queue(order, self._weights)
         self._waiters: dict[str, asyncio.Future[Task]] = {}
@@ -162,7 +165,6 @@ class Instance:
                 await self._set_up()
                 await self._enrol()
                 self._session = self.world.store.session
-                self._generation += 1
                 self._look.set()
                 generation = self._generation
                 for path in (self.layout.instances, self.layout.bell):
@@ -238,6 +240,7 @@ class Instance:
 
     def _forget_everything(self) -> None:
         self.mine.clear()
+        self._running.clear()
         self.queue = Queue(self._order, self._weights)
         self.book.views.clear()
         self._written.clear()
@@ -251,10 +254,11 @@ class Instance:
     async def submit(self, task: Task) -> Task:
         """Put a task in the queue, once: submitting it again finds the one that is there."""
         while True:
+            await self._wait_for_session()
             generation = self._generation
             try:
                 await self.world.store.transact(self.book.submit(task, take=True))
-                if generation == self._generation:
+                if generation == self._generation and task.id not in self.mine:
                     self._admit(Mine(task, 0))
                 return task
             except NodeExistsError:
@@ -493,7 +497,7 @@ class Instance:
         plans: list[Plan] = []
         draft = self.book.draft()
         operations = 0
-        while operations < BATCH_OPERATIONS:
+        while operations < BATCH_OPERATIONS and not self._is_full():
             id = self.queue.pick()
             if id is None:
                 break
@@ -507,12 +511,18 @@ class Instance:
                 self._deferred.append(mine)
                 continue
             mine.granting = True
+            if not mine.task.is_claim:
+                self._running[id] = None
             self.queue.occupy(id, mine.task.requirements)
             self.queue.charge(mine.task.tenant)
             plans.append(self.book.grant(mine.task, mine.version, draft))
             operations += len(plans[-1].operations)
         self._written.update(dict.fromkeys(draft.changed))
         return plans
+
+    def _is_full(self) -> bool:
+        """Whether as many tasks run as this instance is to have done at a time."""
+        return self._running_max is not None and len(self._running) >= self._running_max
 
     def _end_batch(self, plans: list[Plan]) -> None:
         for name in plans[0].draft.changed:
@@ -575,6 +585,7 @@ class Instance:
     async def _try_again(self, plans: list[Plan], generation: int) -> None:
         """Losers of a race: read what they need again, and let them wait on."""
         for plan in plans:
+            self._running.pop(plan.id, None)
             self.queue.vacate(plan.id, plan.task.requirements)
         try:
             await self.desk.repeat(self.world.store.sync)
@@ -643,7 +654,7 @@ class Instance:
             self.queue.leave(task.id)
         mine.granting = True
         try:
-            while True:
+            while generation == self._generation:
                 try:
                     await self.world.store.transact(self.book.submit(task, take=True))
                     break
@@ -663,7 +674,9 @@ class Instance:
             return
         finally:
             mine.granting = False
-        if generation == self._generation and self.mine.get(task.id) is mine:
+        if generation != self._generation:
+            self._fail(task.id, Unknown("the store's session was lost while waiting"))
+        elif self.mine.get(task.id) is mine:
             mine.version = 0
             self._enter(mine)
 
@@ -818,6 +831,7 @@ class Instance:
     def _over(self, task: Task) -> None:
         """It owns nothing any more."""
         self.mine.pop(task.id, None)
+        self._running.pop(task.id, None)
         self.queue.vacate(task.id, task.requirements)
         if task.id in self.queue.entries:
             self.queue.leave(task.id)
@@ -858,6 +872,7 @@ class Instance:
         self._held.pop(plan.id, None)
         self.deposed(plan.id)
         mine = self.mine.pop(plan.id, None)
+        self._running.pop(plan.id, None)
         self.queue.vacate(plan.id, plan.task.requirements)
         after = plan.after
         if mine is not None and after is not None and after.state is State.PENDING:
@@ -960,6 +975,8 @@ class Instance:
             self._admit(Mine(task, version))
             return
         self.mine[task.id] = Mine(task, version)
+        if not task.is_claim:
+            self._running[task.id] = None
         if task.state is State.DONE:
             self._spawn(self.release(task.id, task.outcome or "failed"), "finish")
         elif not task.is_claim:

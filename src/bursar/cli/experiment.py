@@ -12,12 +12,18 @@ from bursar.cli.exits import EXIT_CODES
 from bursar.errors import UsageError
 
 EXPERIMENTS = {
+    "claims-rectangular": "bursar.experiments.claims:rectangular",
+    "claims-hierarchical": "bursar.experiments.claims:hierarchical",
+    "claims-availability": "bursar.experiments.claims:availability",
+    "claims-scalability": "bursar.experiments.claims:scalability",
     "envoy-fleet": "bursar.experiments.envoy:fleet",
     "rates-1": "bursar.experiments.rates:one",
     "rates-2": "bursar.experiments.rates:two",
-    "rates-3": "bursar.experiments.rates:three",
-    "rates-4": "bursar.experiments.rates:four",
-    "rates-5": "bursar.experiments.rates:five",
+    "rates-3": "bursar.experiments.rates_live:three",
+    "rates-4": "bursar.experiments.rates_live:four",
+    "rates-4-many": "bursar.experiments.rates_live:four_many",
+    "rates-5": "bursar.experiments.rates_live:five",
+    "rates-failover": "bursar.experiments.rates_live:failover",
     "rates-parallel": "bursar.experiments.rates:parallel",
     "rates-approximation": "bursar.experiments.rates:approximation",
     "rates-bqueue": "bursar.experiments.rates:bqueue",
