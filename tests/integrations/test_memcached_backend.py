@@ -117,11 +117,11 @@ async def test_a_server_that_breaks_the_protocol_is_left(answer: bytes, why: str
 
 async def test_an_answer_that_nobody_asked_for_ends_the_connection() -> None:
     """Else the next who asks would get another's answer."""
-    async with standing_in(b"END\r\nVALUE k 0 1\r\nx\r\nEND\r\n") as address:
-        async with open_backend(address, connections=1) as backend:
-            for _ in range(20):
-                assert await backend.get("k") is None
-                await asyncio.sleep(0.005)
+    answer = b"END\r\nVALUE k 0 1\r\nx\r\nEND\r\n"
+    async with standing_in(answer) as address, open_backend(address, connections=1) as backend:
+        for _ in range(20):
+            assert await backend.get("k") is None
+            await asyncio.sleep(0.005)
 
 
 async def test_an_error_of_the_server_is_its_own_and_the_connection_goes_on() -> None:
