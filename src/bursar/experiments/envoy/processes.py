@@ -130,7 +130,9 @@ class Process:
 
     def fail(self, why: str) -> BursarError:
         tail = self.log.read_text(errors="replace")[-1500:]
-        return BursarError(f"{why}; the end of {self.log}:\n{tail}")
+        code = self._child.poll()
+        state = "it is still running" if code is None else f"it ended with {code}"
+        return BursarError(f"{why} ({state}); the end of {self.log}:\n{tail}")
 
 
 class Envoy(Process):

@@ -1,0 +1,346 @@
+"""The proxy before a real memcached: values of any bytes, pipelines, refusals in their place, and
+clients that behave badly."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import random
+import signal
+import subprocess
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
+from typing import Any
+
+import pytest
+
+from bursar.errors import FormatError, Refused, Unknown, UsageError
+from bursar.experiments.envoy.processes import find_free_port
+from bursar.integrations.memcached_proxy import Proxy, by_prefix
+from bursar.integrations.memcached_proxy.commands import (
+    LINE,
+    LINE_MAX_BYTES,
+    META,
+    NONE,
+    VALUE_MAX_BYTES,
+    VALUES,
+    CommandReader,
+    ReplyReader,
+    Request,
+)
+from bursar.resource import Explanation, Grant, Resource
+
+# --- commands and replies, without I/O ----------------------------------------------------------
+
+
+def read_all(data: bytes, piece: int | None = None) -> list[Request]:
+    reader, found = CommandReader(), []
+    for start in range(0, len(data), piece or len(data)):
+        reader.feed(data[start : start + (piece or len(data))])
+        while (request := reader.read()) is not None:
+            found.append(request)
+    return found
+
+
+STREAM = (
+    b"get acme:a acme:b\r\n"
+    b"set acme:a 0 0 5\r\n\r\nend\r\n"
+    b"set acme:b 0 0 0 noreply\r\n\r\n"
+    b"cas acme:a 0 0 3 77\r\nabc\r\n"
+    b"incr acme:n 5\r\ndelete acme:a noreply\r\ntouch acme:a 10\r\ngat 10 acme:a\r\n"
+    b"mg acme:a v t\r\nms acme:a 2 T0\r\nhi\r\nmn\r\nversion\r\nget x\n"
+)
+SHAPES = [VALUES, LINE, NONE, LINE, LINE, NONE, LINE, VALUES, META, META, LINE, LINE, VALUES]
+
+
+@pytest.mark.parametrize("piece", [None, 1, 2, 7, 19])
+def test_requests_are_the_same_however_the_bytes_are_cut(piece: int | None) -> None:
+    found = read_all(STREAM, piece)
+    assert [request.shape for request in found] == SHAPES
+    assert b"".join(request.raw for request in found) == STREAM
+    assert found[0].keys == (b"acme:a", b"acme:b")
+    assert all(request.local is None for request in found)
+
+
+@pytest.mark.parametrize(
+    ("data", "reply", "last"),
+    [
+        (b"bogus\r\n", b"ERROR\r\n", False),
+        (b"\r\n", b"ERROR\r\n", False),
+        (b"get\r\n", b"ERROR\r\n", False),
+        (b"get " + b"k" * 251 + b"\r\n", b"CLIENT_ERROR key too long\r\n", False),
+        (b"set a 0 0\r\n", b"ERROR\r\n", True),
+        (b"set a 0 0 -1\r\n", b"CLIENT_ERROR bad data chunk\r\n", True),
+        (b"set a 0 0 99999999999\r\n", b"CLIENT_ERROR bad data chunk\r\n", True),
+        (b"set a 0 0 3\r\nabcdef\r\n", b"CLIENT_ERROR bad data chunk\r\n", True),
+        (b"x" * (LINE_MAX_BYTES + 1), b"CLIENT_ERROR line too long\r\n", True),
+        (b"\x80\x00\x00\x00", b"CLIENT_ERROR this proxy speaks the text protocol only\r\n", True),
+        (b"flush_all\r\n", b"CLIENT_ERROR flush_all concerns all tenants and is not passed on\r\n", False),
+        (b"mg a v q\r\n", b"CLIENT_ERROR quiet meta commands are not supported\r\n", False),
+    ],
+)
+def test_what_cannot_be_understood_gets_the_documented_answer(data: bytes, reply: bytes, last: bool) -> None:
+    found = read_all(data)[0]
+    assert (found.local, found.last) == (reply, last)
+
+
+@pytest.mark.parametrize("piece", [None, 4096])
+def test_a_value_that_is_too_large_is_swallowed_and_the_next_request_understood(piece: int | None) -> None:
+    size = VALUE_MAX_BYTES + 1
+    found = read_all(b"set a 0 0 %d\r\n" % size + b"x" * size + b"\r\nget b\r\n", piece)
+    assert found[0].local == b"SERVER_ERROR object too large for cache\r\n"
+    assert found[1].raw == b"get b\r\n"
+
+
+@pytest.mark.parametrize("piece", [1, 3, 1000])
+def test_replies_end_where_they_end(piece: int) -> None:
+    replies = [
+        (VALUES, b"VALUE a 0 5\r\n\r\nEND\r\nVALUE b 0 0 9\r\n\r\nEND\r\n"),
+        (LINE, b"STORED\r\n"),
+        (VALUES, b"END\r\n"),
+        (META, b"VA 4\r\nHD\r\n\r\n"),
+        (META, b"HD\r\n"),
+    ]
+    data = b"".join(reply for _, reply in replies)
+    reader, ends, left, passed = ReplyReader(), [], [shape for shape, _ in replies], 0
+    for start in range(0, len(data), piece):
+        scan = reader.scan(data[start : start + piece])
+        while left and scan.finish(left[0]):
+            left.pop(0)
+            ends.append(passed + scan.at)
+        passed += scan.at
+        scan.keep()
+    assert not left
+    expected = [sum(len(reply) for _, reply in replies[: n + 1]) for n in range(len(replies))]
+    assert ends == expected
+
+
+def test_a_server_that_talks_nonsense_is_found_out() -> None:
+    with pytest.raises(FormatError, match="without its size"):
+        ReplyReader().scan(b"VALUE a 0 many\r\n").finish(VALUES)
+    with pytest.raises(FormatError, match="without end"):
+        ReplyReader().scan(b"x" * (LINE_MAX_BYTES + 1)).finish(LINE)
+
+
+# --- a real memcached ---------------------------------------------------------------------------
+
+
+class Tokens(Resource):
+    """So many tokens a tenant; `delay` lets waiting be seen. Counts what is given back."""
+
+    kind = "rate"
+
+    def __init__(self, tokens: dict[str, int]) -> None:
+        super().__init__("cache")
+        self.left = dict(tokens)
+        self.open = 0
+        self.more = asyncio.Event()
+
+    def try_acquire(self, tenant: str, amount: int = 1) -> Grant | None:
+        if tenant not in self.left:
+            raise UsageError(f"no tenant {tenant}")
+        if self.left[tenant] < amount:
+            return None
+        self.left[tenant] -= amount
+        self.open += 1
+        return Grant(self, tenant, amount)
+
+    async def _take(self, tenant: str, amount: int, wait_ns: int, key: str | None) -> Grant:
+        grant = self.try_acquire(tenant, amount)
+        if grant is None and wait_ns:
+            await asyncio.wait_for(self.more.wait(), wait_ns / 1e9)
+            grant = self.try_acquire(tenant, amount)
+        if grant is None:
+            if tenant == "vague":
+                raise Unknown("nobody answers")
+            raise Refused(f"{tenant} has used its tokens", limit=1, remaining=0, retry_after=0.25)
+        return grant
+
+    async def _give_back(self, grant: Grant) -> None:
+        self.open -= 1
+
+    def explain(self, tenant: str) -> Explanation:
+        return Explanation(resource=self.name, kind=self.kind, tenant=tenant, sentences=())
+
+    def statistics(self) -> Mapping[str, Any]:
+        return {}
+
+
+class Stand:
+    def __init__(self, proxy: Proxy, tokens: Tokens, port: int, server: subprocess.Popen[bytes]) -> None:
+        self.proxy, self.tokens, self.port, self.server = proxy, tokens, port, server
+
+
+def start(command: list[str]) -> subprocess.Popen[bytes]:
+    return subprocess.Popen(command)
+
+
+@pytest.fixture
+async def memcached() -> AsyncIterator[tuple[int, subprocess.Popen[bytes]]]:
+    port = find_free_port()
+    user = ["-u", "nobody"] if os.geteuid() == 0 else []
+    server = start(["memcached", "-l", "127.0.0.1", "-p", str(port), "-m", "64", *user])
+    for _ in range(200):
+        try:
+            _, writer = await asyncio.open_connection("127.0.0.1", port)
+            writer.close()
+            break
+        except OSError:
+            await asyncio.sleep(0.02)
+    yield port, server
+    server.kill()
+    server.wait()
+
+
+@pytest.fixture
+async def stand(memcached: Any) -> AsyncIterator[Stand]:
+    tokens = Tokens({"acme": 1_000_000, "few": 2, "vague": 0})
+    proxy = Proxy(tokens, f"127.0.0.1:{memcached[0]}", slow_timeout_s=0.5, stall_timeout_s=0.5)
+    (address,) = await proxy.listen({"127.0.0.1:0": None})
+    yield Stand(proxy, tokens, address.port, memcached[1])
+    proxy.close()
+
+
+@asynccontextmanager
+async def connect(port: int) -> AsyncIterator[tuple[asyncio.StreamReader, asyncio.StreamWriter]]:
+    reader, writer = await asyncio.open_connection("127.0.0.1", port, limit=8 * 1024 * 1024)
+    try:
+        yield reader, writer
+    finally:
+        writer.close()
+
+
+async def ask(port: int, data: bytes) -> bytes:
+    """Send, stop sending, and read all that comes until the proxy closes."""
+    async with connect(port) as (reader, writer):
+        writer.write(data)
+        writer.write_eof()
+        return await asyncio.wait_for(reader.read(), 10)
+
+
+pytestmark = pytest.mark.needs("memcached")
+
+
+async def test_values_of_any_bytes_come_back(stand: Stand) -> None:
+    rng = random.Random(9)
+    for size in (0, 1, 1000, VALUE_MAX_BYTES - 1000):
+        value = rng.randbytes(size) if size < 5000 else b"\r\nEND\r\nVALUE " * (size // 14)
+        got = await ask(stand.port, b"set acme:k 3 0 %d\r\n" % len(value) + value + b"\r\nget acme:k\r\n")
+        assert got == b"STORED\r\nVALUE acme:k 3 %d\r\n" % len(value) + value + b"\r\nEND\r\n"
+
+
+async def test_a_long_pipeline_is_answered_in_order(stand: Stand) -> None:
+    sent = b"".join(b"set acme:%d 0 0 4\r\n%04d\r\nget acme:%d\r\n" % (n, n, n) for n in range(3000))
+    got = await ask(stand.port, sent)
+    expected = b"".join(b"STORED\r\nVALUE acme:%d 0 4\r\n%04d\r\nEND\r\n" % (n, n) for n in range(3000))
+    assert got == expected
+    assert stand.tokens.left["acme"] == 1_000_000 - 6000
+    assert stand.tokens.open == 0
+
+
+async def test_a_refusal_stands_where_its_answer_would(stand: Stand) -> None:
+    sent = b"get acme:x\r\n" + b"get few:x\r\n" * 3 + b"get other:x\r\nbogus\r\nget vague:x\r\nget acme:y\r\n"
+    lines = (await ask(stand.port, sent)).split(b"\r\n")
+    assert lines[:3] == [b"END"] * 3
+    assert lines[3] == b"SERVER_ERROR refused: few has used its tokens; retry in 0.250 s"
+    assert lines[4] == b"CLIENT_ERROR no tenant for this key"
+    assert lines[5] == b"ERROR"
+    assert lines[6] == b"SERVER_ERROR the quota cannot be learnt now"
+    assert lines[7] == b"END"
+
+
+async def test_a_refused_request_without_reply_is_dropped_without_a_word(stand: Stand) -> None:
+    stand.tokens.left["few"] = 1
+    sent = b"set few:a 0 0 1 noreply\r\n1\r\nset few:a 0 0 1 noreply\r\n2\r\nget acme:z\r\n"
+    assert await ask(stand.port, sent) == b"END\r\n"
+    stand.tokens.left["few"] = 1
+    assert b"\r\n1\r\n" in await ask(stand.port, b"get few:a\r\n")
+
+
+async def test_a_multiget_costs_its_keys_and_has_one_tenant(stand: Stand) -> None:
+    await ask(stand.port, b"get acme:a acme:b acme:c\r\n")
+    assert stand.tokens.left["acme"] == 1_000_000 - 3
+    assert await ask(stand.port, b"get acme:a few:b\r\n") == b"CLIENT_ERROR no tenant for this key\r\n"
+
+
+async def test_a_port_may_belong_to_a_tenant(stand: Stand) -> None:
+    (address,) = await stand.proxy.listen({"127.0.0.1:0": "few"})
+    got = await ask(address.port, b"set any 0 0 1\r\n1\r\nget any\r\nget any\r\n")
+    assert got.startswith(b"STORED\r\nVALUE any 0 1\r\n1\r\nEND\r\nSERVER_ERROR refused")
+
+
+async def test_a_request_waits_for_its_tokens_if_told_to_and_those_behind_it_too(stand: Stand) -> None:
+    stand.proxy.wait_s = 5.0
+    stand.tokens.left["few"] = 0
+    async with connect(stand.port) as (reader, writer):
+        writer.write(b"get acme:a\r\nget few:a\r\nget acme:b\r\n")
+        assert await reader.readline() == b"END\r\n"
+        with pytest.raises(TimeoutError):
+            await asyncio.wait_for(reader.readline(), 0.2)
+        stand.tokens.left["few"] = 1
+        stand.tokens.more.set()
+        assert await reader.readline() == b"END\r\n"
+        assert await reader.readline() == b"END\r\n"
+
+
+async def wait_until(condition: Any) -> None:
+    for _ in range(500):
+        if condition():
+            return
+        await asyncio.sleep(0.02)
+    raise AssertionError("it did not come about within ten seconds")
+
+
+async def test_a_client_that_does_not_read_is_cut_off_and_others_are_served(stand: Stand) -> None:
+    value = b"v" * 1_000_000
+    await ask(stand.port, b"set acme:big 0 0 1000000\r\n" + value + b"\r\n")
+    async with connect(stand.port) as (_, writer):
+        writer.write(b"get acme:big\r\n" * 100)
+        await wait_until(lambda: stand.proxy.counts["cut_off"] == 1)
+        assert await ask(stand.port, b"get acme:none\r\n") == b"END\r\n"
+    assert stand.tokens.open == 0
+
+
+async def test_a_client_that_never_ends_its_request_is_cut_off(stand: Stand) -> None:
+    async with connect(stand.port) as (reader, writer):
+        writer.write(b"set acme:a 0 0 10\r\n123")
+        assert await asyncio.wait_for(reader.read(), 5) == b""
+    assert stand.proxy.counts["cut_off"] == 1
+
+
+async def test_a_client_that_leaves_takes_nothing_with_it(stand: Stand) -> None:
+    for _ in range(20):
+        async with connect(stand.port) as (_, writer):
+            writer.write(b"get acme:a\r\n" * 50)
+    await wait_until(lambda: stand.proxy.connections == 0)
+    assert stand.tokens.open == 0
+
+
+async def test_a_server_that_dies_is_said_so(stand: Stand) -> None:
+    async with connect(stand.port) as (reader, writer):
+        writer.write(b"version\r\n")
+        assert (await reader.readline()).startswith(b"VERSION")
+        stand.server.send_signal(signal.SIGKILL)
+        assert await asyncio.wait_for(reader.read(), 5) == b"SERVER_ERROR the memcached server is gone\r\n"
+    assert b"cannot be reached" in await ask(stand.port, b"")
+
+
+async def test_connections_beyond_the_bound_are_turned_away(memcached: Any) -> None:
+    proxy = Proxy(Tokens({"acme": 9}), f"127.0.0.1:{memcached[0]}", connections_max=1)
+    (address,) = await proxy.listen({"127.0.0.1:0": None})
+    async with connect(address.port) as (reader, writer):
+        writer.write(b"get acme:a\r\n")
+        assert await reader.readline() == b"END\r\n"
+        assert await ask(address.port, b"") == b"SERVER_ERROR too many connections\r\n"
+    proxy.close()
+
+
+async def test_it_listens_on_loopback_only(memcached: Any) -> None:
+    with pytest.raises(UsageError, match="loopback only"):
+        await Proxy(Tokens({}), "127.0.0.1:1").listen({"0.0.0.0:0": None})
+
+
+def test_the_tenant_is_the_prefix() -> None:
+    assert by_prefix(":")(b"acme:user:7") == "acme"
+    assert by_prefix("/")(b"acme/x") == "acme"
+    assert by_prefix()(b"plain") == "plain"
