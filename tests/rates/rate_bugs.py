@@ -8,6 +8,7 @@ from bursar.book import Effects as ServerEffects
 from bursar.rates.controller import ControllerBook, Effects, ServerView
 from bursar.rates.messages import Grant
 from bursar.rates.server import ServerBook
+from bursar.sim.faults import Faults
 from bursar.sim.scenarios.rate import (
     RateScenario,
     SmallCrash,
@@ -15,6 +16,7 @@ from bursar.sim.scenarios.rate import (
     SmallRate,
     SmallTakeOver,
 )
+from bursar.world import MILLISECOND_NS
 
 WorldT = TypeVar("WorldT", RateScenario, SmallRate)
 
@@ -83,6 +85,12 @@ WORLDS = {
     "rule 5: counts from receipt": SmallNextPeriod,
 }
 """The small world in which a search finds it."""
+
+FAULTS = {
+    "rule 1: takes any grant": Faults(duplicate=0.3, reorder=0.5, slow=0.3, slow_ns=250 * MILLISECOND_NS),
+    "rule 4: forgets the dead": Faults(crashes=2.0, outage_ns=60 * MILLISECOND_NS),
+}
+"""Trouble of the kind that the rule is for; the other bugs are found by any."""
 
 BUGS = {
     "rule 1: takes any grant": TakesAnyGrant,
