@@ -283,11 +283,29 @@ class ClaimResource(Resource):
             "instances": instance._others + 1,
             "problem": instance.problem,
             **instance.counts,
+            "holders": {
+                id: {"tenant": mine.task.tenant, "names": _write_needs(mine.task)}
+                for id, mine in list(instance.mine.items())[:LISTED_MAX]
+                if mine.task.state is State.RUNNING
+            },
+            "queue": {
+                id: {"tenant": mine.task.tenant, "names": _write_needs(mine.task), "why": instance.why(id)}
+                for id in list(instance.queue.entries)[:LISTED_MAX]
+                if (mine := instance.mine.get(id)) is not None
+            },
         }
 
     def _new_id(self) -> str:
         random = self._world.random
         return f"t{random.randrange(0, 2**63):016x}{random.randrange(0, 2**31):08x}"
+
+
+LISTED_MAX = 100
+"""Holders, and tasks that wait, listed one by one in the statistics."""
+
+
+def _write_needs(task: Task) -> str:
+    return ", ".join(f"{name}:{mode}" for name, mode in task.needs)
 
 
 def check_priority(priority: object) -> int:

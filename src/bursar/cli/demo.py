@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -75,6 +76,7 @@ async def _run(directory: Path, seconds: float, port: int | None, as_json: bool)
         if port is not None:
             dashboard = await _open_dashboard(cluster, port)
             say(f"The dashboard: {dashboard.url}")
+            say(f"With a switch for shadow mode: {dashboard.secret_url}")
         story = Story(cluster, load, say)
         await story.run(seconds)
         say("The end. Again, and longer: bursar demo --seconds 600")
@@ -87,7 +89,7 @@ async def _run(directory: Path, seconds: float, port: int | None, as_json: bool)
         await cluster.close()
 
 
-def _make_say(*, to_stderr: bool):  # type: ignore[no-untyped-def]
+def _make_say(*, to_stderr: bool) -> Callable[[str], None]:
     import time
 
     began = time.monotonic()
@@ -99,7 +101,23 @@ def _make_say(*, to_stderr: bool):  # type: ignore[no-untyped-def]
 
 
 async def _open_dashboard(cluster: Cluster, port: int) -> DashboardServer:
-    from bursar.dashboard.server import DashboardServer
-    from bursar.dashboard.source import NodesSource
+    import secrets
 
-    return await DashboardServer.open(NodesSource(lambda: cluster.hosts), port, or_any=True)
+    try:
+        from bursar.dashboard.server import DashboardServer
+        from bursar.dashboard.source import NodesSource
+    except ModuleNotFoundError as error:
+        why = f"the dashboard needs the package {error.name}: pip install 'bursar[dashboard]', or --headless"
+        raise UsageError(why) from error
+
+    async def switch() -> str:
+        await cluster.set_shadow(not cluster.shadow)
+        return f"shadow mode is {'on' if cluster.shadow else 'off'}"
+
+    return await DashboardServer.open(
+        NodesSource(lambda: cluster.hosts),
+        port,
+        or_any=True,
+        token=secrets.token_urlsafe(12),
+        actions={"shadow on/off": switch},
+    )

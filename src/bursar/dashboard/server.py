@@ -42,6 +42,7 @@ class DashboardServer:
         self._tasks: list[asyncio.Task[None]] = []
         self.port = int(listener.getsockname()[1])
         self.url = f"http://{HOST}:{self.port}"
+        self.secret_url = f"{self.url}/?token={board.token}" if board.token else self.url
 
     @classmethod
     async def open(
@@ -59,7 +60,9 @@ class DashboardServer:
         listener = _listen(port, or_any)
         board = Board(History(), title, token, actions or {})
         app = _make_app(board)
-        config = uvicorn.Config(app, log_level="warning", access_log=False, lifespan="on")
+        config = uvicorn.Config(
+            app, log_level="warning", access_log=False, lifespan="on", timeout_graceful_shutdown=1
+        )
         dashboard = cls(source, board, _Server(config), listener)
         await dashboard._start()
         return dashboard
@@ -92,7 +95,6 @@ class DashboardServer:
         serving, sampling = self._tasks
         sampling.cancel()
         self._server.should_exit = True
-        self._server.force_exit = True
         await asyncio.gather(serving, sampling, return_exceptions=True)
         self._listener.close()
         await self._source.close()

@@ -12,6 +12,8 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
+import msgspec
+
 from bursar.errors import BursarError
 from bursar.policy import Policy, build
 from bursar.policy.values import ResourcePolicy
@@ -114,7 +116,7 @@ class Cluster:
 
     def _policy(self, name: str) -> Policy:
         others = {peer: f"127.0.0.1:{port}" for peer, port in self._ports.items() if peer != name}
-        return build(
+        policy = build(
             {
                 "store": f"sqlite://{self._folder}/store.db",
                 "daemon": {"name": name, "state": str(self._folder / name), "peers": others},
@@ -122,6 +124,9 @@ class Cluster:
             },
             "the demo's policy",
         )
+        # In memory under a name, which only nodes of one process can share: a slow disk does not
+        # disturb the demo, and nothing is to outlast it.
+        return msgspec.structs.replace(policy, store="memory://bursar-demo")
 
     async def set_shadow(self, shadow: bool) -> None:
         """What editing the policy and sending SIGHUP does."""

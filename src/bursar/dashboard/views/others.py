@@ -1,4 +1,4 @@
-"""Pools and claims, and any figures at all: facts, and a table for whatever has names."""
+"""Any figures at all: facts, and a table for whatever has names."""
 
 from __future__ import annotations
 
@@ -14,8 +14,6 @@ TITLES = {
     "tenants": "Tenants",
     "tenant": "Tenants",
     "servers": "Servers",
-    "holders": "Who holds what",
-    "queue": "Who waits, and why",
 }
 
 
@@ -31,10 +29,12 @@ class PlainView:
     def refresh(self, sample: Sample, history: History) -> None:
         statistics = sample.reading.statistics[self._name]
         self._facts.show({key.replace("_", " "): value for key, value in flat(statistics).items()})
-        for key, rows in named(statistics).items():
+        found = named(statistics)
+        for key, rows in found.items():
             if key not in self._tables:
                 self._tables[key] = self._add_table(key, rows)
-            self._tables[key].show([{"name": name, **flat(row)} for name, row in rows.items()])
+        for key, table in self._tables.items():
+            table.show([{"name": name, **flat(row)} for name, row in found.get(key, {}).items()])
 
     def _add_table(self, key: str, rows: Mapping[str, Mapping[str, Any]]) -> Table:
         fields = dict.fromkeys(field for row in rows.values() for field in flat(row))

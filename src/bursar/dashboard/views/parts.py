@@ -14,17 +14,18 @@ ROWS_MAX = 200
 
 
 class Table:
-    """Rows of figures by name. `columns` maps a field to its heading; the first column is text."""
+    """Rows of figures by name. `columns` maps a field to its heading; the first column is text, and
+    with `texts` all of them are."""
 
-    def __init__(self, name: str, columns: Mapping[str, str]) -> None:
+    def __init__(self, name: str, columns: Mapping[str, str], *, texts: bool = False) -> None:
         self._fields = list(columns)
         described = [
-            {"name": field, "label": label, "field": field, "align": "left" if at == 0 else "right"}
+            {"name": field, "label": label, "field": field, "align": "left" if texts or at == 0 else "right"}
             for at, (field, label) in enumerate(columns.items())
         ]
         self._table = ui.table(columns=described, rows=[], row_key=self._fields[0])
         self._table.props(f'flat dense data-table="{name}" hide-pagination :rows-per-page-options="[0]"')
-        self._table.classes("w-full")
+        self._table.classes("w-full texts" if texts else "w-full")
         self._more = ui.label().classes("text-caption figures")
 
     def show(self, rows: Sequence[Mapping[str, Any]]) -> None:
