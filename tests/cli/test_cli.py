@@ -49,7 +49,7 @@ def test_every_registered_command_has_help_with_an_example_and_exit_codes(
 ) -> None:
     names = [command.name or command.callback.__name__ for command in make_app().registered_commands]  # type: ignore[union-attr]
     assert {"check", "schema", "bench", "experiment"} <= set(names) <= set(COMMANDS)
-    for name in names:
+    for name in (name.replace("_", "-") for name in names):
         code, out, _ = run(capsys, name, "--help")
         assert code == 0
         assert f"bursar {name}" in out.split("xample", 1)[1], f"{name} --help has no example"

@@ -27,11 +27,15 @@ COMMANDS = (
     "plan",
     "simulate",
     "why",
+    "tasks",
+    "claims",
+    "work",
     "schema",
     "sim",
     "experiment",
     "bench",
     "envoy",
+    "memcached_proxy",
 )
 """The order in which `bursar --help` lists them."""
 

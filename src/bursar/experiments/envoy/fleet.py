@@ -135,11 +135,18 @@ def _fleet_rate(traffic: Load, envoys: tuple[str, ...], tenant: str, start: int,
     return sum(traffic.admitted(envoys, tenant, s) for s in range(start, end)) / max(1, end - start)
 
 
+def _due(traffic: Load, tenant: str, rate: float, start: int, end: int) -> float:
+    """min(demand, what it should get): a machine too busy to send the load is not the fleet's."""
+    sent = sum(traffic.offered(ENVOYS, tenant, s) for s in range(start, end)) / max(1, end - start)
+    return min(rate, sent)
+
+
 def _find_settling(traffic: Load, phase: Phase, start: int, end: int) -> int | None:
-    """Seconds until each tenant's rate stays at 95 % of what is expected, over three seconds."""
+    """Seconds until each tenant's rate stays at 95 % of what is due, over three seconds."""
     for second in range(start, end - 2):
         if all(
-            _fleet_rate(traffic, ENVOYS, tenant, at, min(at + 3, end)) >= SETTLED_PART * rate
+            _fleet_rate(traffic, ENVOYS, tenant, at, at + 3)
+            >= SETTLED_PART * _due(traffic, tenant, rate, at, at + 3)
             for tenant, rate in phase.expected.items()
             for at in range(second, end - 2)
         ):
@@ -166,8 +173,9 @@ def summarize(traffic: Load, phases: list[Phase], phase_s: int) -> list[dict[str
         for tenant, expected in phase.expected.items():
             got = _fleet_rate(traffic, ENVOYS, tenant, settle_at, end)
             static = _fleet_rate(traffic, tuple(STATIC.values()), tenant, settle_at, end)
-            row = {"phase": phase.name, "tenant": tenant, "due/s": expected, "bursar/s": round(got, 1)}
-            row |= {"part": round(got / expected, 3), "static/s": round(static, 1)}
+            due = _due(traffic, tenant, expected, settle_at, end)
+            row = {"phase": phase.name, "tenant": tenant, "due/s": round(due, 1), "bursar/s": round(got, 1)}
+            row |= {"part": round(got / max(due, 1.0), 3), "static/s": round(static, 1)}
             row |= {"settled s": settled if settled is not None else "never"}
             table.append(
                 row | _find_peaks(traffic, tenant, LIMIT if tenant == "acme" else CAPACITY, start, end)

@@ -65,11 +65,13 @@ def _read_length(head: bytes) -> int:
 
 
 class Load:
-    """`rates` may be changed at any time; `seen[second][envoy, tenant, status]` is what came back."""
+    """`rates` may be changed at any time; `seen[second][envoy, tenant, status]` is what came back,
+    `sent[second][envoy, tenant]` what was really asked: a busy machine sends less than told."""
 
     def __init__(self, ports: Mapping[str, int], header: str = "x-tenant") -> None:
         self.rates: dict[Flow, float] = {}
         self.seen: dict[int, Counter[tuple[str, str, str]]] = {}
+        self.sent: dict[int, Counter[Flow]] = {}
         self.ports = dict(ports)
         self._header = header
         self._free: dict[str, list[Connection]] = {name: [] for name in ports}
@@ -101,6 +103,7 @@ class Load:
 
     def _send(self, flow: Flow) -> None:
         request = f"GET / HTTP/1.1\r\nhost: x\r\n{self._header}: {flow[1]}\r\n\r\n".encode()
+        self.sent.setdefault(int(self.now_s), Counter())[flow] += 1
         free = self._free[flow[0]]
         if free:
             free.pop().send(self, flow, request)
@@ -133,3 +136,7 @@ class Load:
     def admitted(self, envoys: tuple[str, ...], tenant: str, second: int) -> int:
         seen = self.seen.get(second, Counter())
         return sum(seen[name, tenant, "200"] for name in envoys)
+
+    def offered(self, envoys: tuple[str, ...], tenant: str, second: int) -> int:
+        sent = self.sent.get(second, Counter())
+        return sum(sent[name, tenant] for name in envoys)
