@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 
 from bursar.book import Send
+from bursar.rates.interval import AdaptiveInterval
 from bursar.rates.messages import UNBOUNDED, Ack, Allowance, Grant, Poll, Report, Row, State
 from bursar.world import Message
 
@@ -135,6 +136,7 @@ class ControllerBook:
         period_ns: int,
         interval_ns: int,
         drift_ppm: int,
+        adaptive: bool = False,
     ) -> None:
         self.name = name
         self.names = tuple(servers)
@@ -142,6 +144,9 @@ class ControllerBook:
         self._place = place
         self._period_ns = period_ns
         self.interval_ns = interval_ns
+        self._adaptive = AdaptiveInterval(interval_ns) if adaptive else None
+        self._polled_at = 0
+        self._polled_before = 0
         self._drift_ppm = drift_ppm
         self.views: dict[str, ServerView] = {}
         self.leading = False
@@ -252,7 +257,7 @@ class ControllerBook:
         if now >= self._opens_at:
             return self._open(now)
         if self._place_at is not None and now >= self._place_at:
-            return self._place_tokens(now)
+            return self._end_round(now)
         if self._owed_at is not None and now >= self._owed_at:
             return self._pay(now)
         if now >= self._poll_at:
@@ -261,6 +266,7 @@ class ControllerBook:
 
     def _poll(self, now: int, full: bool) -> Effects:
         """Ask everyone; place when all that were heard lately have answered, or soon anyway."""
+        self._polled_before, self._polled_at = self._polled_at, now
         self._poll_at = now + self.interval_ns
         self._place_at = now + self.interval_ns // 4
         self._awaited = {view.name for view in self._alive(now)}
@@ -274,6 +280,9 @@ class ControllerBook:
 
     def _alive(self, now: int) -> list[ServerView]:
         recent = now - 2 * self.interval_ns
+        if self._adaptive is not None:
+            # The interval may have been longer when they were last asked.
+            recent = min(recent, self._polled_before)
         return [view for view in self.views.values() if view.heard_at >= recent]
 
     def _open(self, now: int) -> Effects:
@@ -333,7 +342,7 @@ class ControllerBook:
         self._awaited.discard(view.name)
         effects = self._list(view)
         if not self._awaited and self._place_at is not None and now < self._opens_at:
-            effects += self._place_tokens(now)
+            effects += self._end_round(now)
         return effects
 
     def _bury(self, view: ServerView) -> None:
@@ -384,6 +393,14 @@ class ControllerBook:
         return []
 
     # -- tokens -----------------------------------------------------------------------------
+
+    def _end_round(self, now: int) -> Effects:
+        """All have reported that will: place tokens, and ask again when it seems worth it."""
+        if self._adaptive is not None:
+            reports = ((view.name, view.rows, view.seen_ns) for view in self._listed(now))
+            self.interval_ns = self._adaptive.look(reports)
+            self._poll_at = max(now + 1, self._polled_at + self.interval_ns)
+        return self._place_tokens(now)
 
     def _place_tokens(self, now: int) -> Effects:
         self._place_at = None

@@ -88,6 +88,7 @@ class RateResource(Resource):
             period_ns=self._policy.period_ns,
             interval_ns=self._policy.interval_ns,
             drift_ppm=self._policy.drift_ppm,
+            adaptive=self._policy.adaptive_interval,
         )
 
     async def start(self) -> None:
@@ -99,7 +100,7 @@ class RateResource(Resource):
     async def reconfigure(self, policy: RatePolicy) -> None:
         """New terms hold from the next period on. Servers, period and interval need a restart."""
         old = self._policy
-        fixed = ("servers", "period_ns", "interval_ns", "drift_ppm", "pacing")
+        fixed = ("servers", "period_ns", "interval_ns", "adaptive_interval", "drift_ppm", "pacing")
         changed = [name for name in fixed if getattr(policy, name) != getattr(old, name)]
         if changed:
             raise UsageError(f"{self.name}: {', '.join(changed)} changed; restart the daemon for that")

@@ -77,7 +77,7 @@ def _draw_flows(paces: dict[str, float], ends_s: float, every_s: float) -> tuple
 
 
 def five(out: pathlib.Path, quick: bool) -> dict[str, Any]:
-    plan = make_plan(200.0, 4.0, 2, tenants=40, file_bytes=1 << 24) if quick else make_plan(520.0, 20.0, 6)
+    plan = make_plan(200.0, 4.0, 2, tenants=40, file_bytes=1 << 24) if quick else make_plan(520.0, 20.0, 4)
     free = msgspec.structs.replace(plan, controlled=False, duration_s=(2 if quick else 2.1) * plan.period_s)
     data = out / "rates-5.data"
     try:

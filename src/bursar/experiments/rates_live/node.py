@@ -195,6 +195,7 @@ async def run_controller(config: Config) -> None:
         period_ns=plan.period_ns,
         interval_ns=plan.interval_ns,
         drift_ppm=plan.drift_ppm,
+        adaptive=plan.adaptive,
     )
     place.book = book
     _warm_up(plan)
