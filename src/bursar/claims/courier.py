@@ -68,6 +68,10 @@ Lost = (VersionError, NodeExistsError, NodeMissingError, NotEmptyError)
 """A race that another one won: nothing changed."""
 
 
+class SessionLost(Unknown):
+    """The store's session ended while a claim was waiting or being granted."""
+
+
 @dataclass(slots=True)
 class Mine:
     """A task that this instance looks after. version None: not in the store yet."""
@@ -138,6 +142,11 @@ class Instance:
         self._spawn(self._pump(), "pump")
         self._spawn(self._look_after(), "look")
         self._spawn(self._tend(), "tend")
+
+    async def attach(self) -> None:
+        """Be able to read and change what the store has, without looking after any task."""
+        await self._set_up()
+        self._session = self.world.store.session
 
     async def stop(self) -> None:
         """Let go of what waits and of every mark; what runs stays as it is, for others to find."""
@@ -235,6 +244,9 @@ class Instance:
         self._generation += 1
         self.world.trace("claim.session_lost", instance=self.me)
         self._forget_everything()
+        for waiter in self._waiters.values():
+            if not waiter.done():
+                waiter.set_exception(SessionLost("the store's session was lost while waiting"))
         self._left, self._session = self._session, 0
         self._look.set()
 
@@ -298,7 +310,19 @@ class Instance:
 
     async def claim(self, task: Task, wait_ns: int) -> Task:
         """Grant or raise Refused or Unknown. The record returned carries the phases."""
-        await self._wait_for_session()
+        until_ns = self.world.clock.now() + wait_ns
+        while True:
+            await self._wait_for_session()
+            try:
+                return await self._claim_once(task, max(0, until_ns - self.world.clock.now()))
+            except SessionLost:
+                # A claim lives in a session. It begins anew in the next, once it is sure that the
+                # store has granted nothing in the name of the old one.
+                again = await self._withdraw(task.id, "expired")
+                if not again or self.world.clock.now() >= until_ns:
+                    raise
+
+    async def _claim_once(self, task: Task, wait_ns: int) -> Task:
         waiter: asyncio.Future[Task] = asyncio.get_running_loop().create_future()
         self._waiters[task.id] = waiter
         timer = self.world.spawn(self._give_up_later(task.id, wait_ns), f"claims.{self.resource}.wait")
@@ -360,7 +384,7 @@ class Instance:
                     return True
                 task, version = found
                 if task.state is not State.PENDING:
-                    return False
+                    return await self._let_go(task, outcome)
                 plan = self.book.finish(task, version, outcome, ended=self.world.clock.wall())
                 operations = [op for op in plan.operations if op != Delete(self.layout.busy(id))]
                 await self.world.store.transact(operations)
@@ -373,6 +397,13 @@ class Instance:
                 self._expired(generation)
                 await self._wait_for_session()
         return False
+
+    async def _let_go(self, task: Task, outcome: Outcome) -> bool:
+        """A claim of this process that was granted unnoticed, and that no code holds."""
+        if not task.is_claim or task.holder != self.me or task.id in self._held:
+            return False
+        await self.release(task.id, outcome)
+        return True
 
     async def _unmark(self, id: str) -> None:
         try:
@@ -419,7 +450,7 @@ class Instance:
             await self._refresh(names)
         except SessionExpiredError:
             self._expired(generation)
-            self._fail(mine.task.id, Unknown("the store's session was lost; nothing was granted"))
+            self._fail(mine.task.id, SessionLost("the store's session was lost; nothing was granted"))
             return
         except (StoreUnknownError, FormatError) as error:
             self._drop(mine.task.id)
@@ -555,7 +586,7 @@ class Instance:
             # What this instance looks after is unknown now: look anew.
             self._expired(generation)
             for plan in plans:
-                self._fail(plan.id, Unknown(f"{error}: nothing is known to be granted"))
+                self._fail(plan.id, SessionLost(f"{error}: nothing is known to be granted"))
         elif granted:
             for plan in granted:
                 self._granted(plan)
@@ -670,12 +701,12 @@ class Instance:
                     return
         except SessionExpiredError:
             self._expired(generation)
-            self._fail(task.id, Unknown("the store's session was lost while waiting"))
+            self._fail(task.id, SessionLost("the store's session was lost while waiting"))
             return
         finally:
             mine.granting = False
         if generation != self._generation:
-            self._fail(task.id, Unknown("the store's session was lost while waiting"))
+            self._fail(task.id, SessionLost("the store's session was lost while waiting"))
         elif self.mine.get(task.id) is mine:
             mine.version = 0
             self._enter(mine)
@@ -822,6 +853,8 @@ class Instance:
             return False
         if found[1] != version and found[0].state is not State.DONE:
             self._over(task)
+            self._unsure[task.id] = None  # somebody requeued it: look whose it is
+            self._look.set()
             return False
         if task.id in self.mine:
             self.mine[task.id].task, self.mine[task.id].version = found
@@ -971,6 +1004,10 @@ class Instance:
     def _adopt(self, task: Task, version: int) -> None:
         """Table 4.1."""
         self.world.trace("claim.adopted", task=task.id, state=str(task.state), attempt=task.attempt)
+        if task.state is State.PENDING and task.is_claim:
+            # Whoever waited for it is gone, or is told that its session was lost.
+            self._spawn(self._withdraw_stored(task.id, "cancelled"), "orphan")
+            return
         if task.state is State.PENDING:
             self._admit(Mine(task, version))
             return
@@ -992,8 +1029,10 @@ class Instance:
         if self._dead_holder == "keep":
             self._count("kept")
             return
+        requeue = self._dead_holder == "requeue" and not task.is_claim
         try:
-            await self.remove_holder(task.id, requeue=self._dead_holder == "requeue" and not task.is_claim)
+            if not await self.remove_holder(task.id, requeue=requeue) and task.id in self.mine:
+                await self.release(task.id, "failed")  # it reported its end after all
         except SessionExpiredError:
             self._expired(generation)
         except (StoreUnknownError, Unknown, FormatError) as error:

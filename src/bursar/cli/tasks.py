@@ -1,0 +1,143 @@
+"""`bursar tasks list | show | why | cancel`: the queue of a claim resource, read from its store."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from bursar.cli.exits import EXIT_CODES, FAILED
+from bursar.errors import UsageError
+
+if TYPE_CHECKING:
+    from bursar.claims.model import Task
+    from bursar.claims.resource import ClaimResource
+
+PolicyFile = Annotated[Path, typer.Option("--policy", help="The policy file, for its store.")]
+ResourceName = Annotated[str | None, typer.Option("--resource", help="Which one, if there are several.")]
+AsJson = Annotated[bool, typer.Option("--json", help="Print as JSON.")]
+DEFAULT_POLICY = Path("policy.toml")
+
+
+def register(app: typer.Typer) -> None:
+    group = typer.Typer(help="What waits and runs: list, show, why, cancel.", no_args_is_help=True)
+    for command in (list_tasks, show, why, cancel):
+        group.command(command.__name__.removesuffix("_tasks"), epilog=EXIT_CODES)(command)
+    app.add_typer(group, name="tasks")
+
+
+@asynccontextmanager
+async def visiting(policy: Path, resource: str | None) -> AsyncIterator[ClaimResource]:
+    """The claim resource of a policy, to look at and to change, without taking part in its work."""
+    from bursar.claims.resource import open_resource
+    from bursar.policy import ClaimPolicy, load
+    from bursar.runtime.world import open_world
+
+    loaded = load(policy)
+    claims = {name: found for name, found in loaded.resources.items() if isinstance(found, ClaimPolicy)}
+    name = resource or (next(iter(claims)) if len(claims) == 1 else "")
+    if name not in claims:
+        listed = ", ".join(claims) or "none"
+        raise UsageError(f"say which resource of kind claim with --resource; {policy} has {listed}")
+    world = await open_world("visitor", store=loaded.store)
+    try:
+        found: ClaimResource = open_resource(world, name, claims[name])
+        await found.instance.attach()
+        yield found
+    finally:
+        await world.close()
+
+
+def run(policy: Path, resource: str | None, act: Callable[[ClaimResource], Awaitable[Any]]) -> Any:
+    import asyncio
+
+    async def go() -> Any:
+        async with visiting(policy, resource) as found:
+            return await act(found)
+
+    return asyncio.run(go())
+
+
+def describe(task: Task) -> dict[str, Any]:
+    return {
+        "id": task.id,
+        "tenant": task.tenant,
+        "state": str(task.state),
+        "outcome": task.outcome,
+        "needs": [f"{name}:{mode}" for name, mode in task.needs],
+        "priority": task.priority,
+        "attempt": task.attempt,
+        "holder": task.holder,
+        "claim": task.is_claim,
+        "result": task.result.decode("utf-8", "replace"),
+    }
+
+
+def list_tasks(
+    policy: PolicyFile = DEFAULT_POLICY, resource: ResourceName = None, as_json: AsJson = False
+) -> None:
+    """List every task that is not over, first come first.
+
+    Example: bursar tasks list --policy policy.toml
+    """
+    tasks = run(policy, resource, lambda found: found.tasks())
+    if as_json:
+        typer.echo(json.dumps([describe(task) for task in tasks], indent=2))
+        return
+    for task in tasks:
+        needs = ", ".join(f"{name}:{mode}" for name, mode in task.needs[:4])
+        more = f" and {len(task.needs) - 4} more" if len(task.needs) > 4 else ""
+        typer.echo(f"{task.id}  {task.state:<8} {task.tenant}  {needs}{more}")
+    typer.echo(f"{len(tasks)} tasks")
+
+
+def show(
+    id: Annotated[str, typer.Argument(metavar="ID", show_default=False)],
+    policy: PolicyFile = DEFAULT_POLICY,
+    resource: ResourceName = None,
+    as_json: AsJson = False,
+) -> None:
+    """Show one task, also for a while after it is over.
+
+    Example: bursar tasks show k52c1...
+    """
+    task = run(policy, resource, lambda found: found.read(id))
+    if task is None:
+        typer.echo(f"bursar: there is no task {id}, or it was over long ago", err=True)
+        raise typer.Exit(FAILED)
+    described = describe(task)
+    if as_json:
+        typer.echo(json.dumps(described, indent=2))
+        return
+    for key, value in described.items():
+        typer.echo(f"{key}: {', '.join(value) if isinstance(value, list) else value}")
+
+
+def why(
+    id: Annotated[str, typer.Argument(metavar="ID", show_default=False)],
+    policy: PolicyFile = DEFAULT_POLICY,
+    resource: ResourceName = None,
+    as_json: AsJson = False,
+) -> None:
+    """Say what a task waits for: who holds each name, and its place.
+
+    Example: bursar tasks why k52c1...
+    """
+    lines = run(policy, resource, lambda found: found.why(id))
+    typer.echo(json.dumps(lines, indent=2) if as_json else "\n".join(lines))
+
+
+def cancel(
+    id: Annotated[str, typer.Argument(metavar="ID", show_default=False)],
+    policy: PolicyFile = DEFAULT_POLICY,
+    resource: ResourceName = None,
+) -> None:
+    """Take back a task that waits.
+
+    Example: bursar tasks cancel k52c1...
+    """
+    typer.echo(f"{id}: {run(policy, resource, lambda found: found.cancel(id))}")

@@ -1,0 +1,97 @@
+"""Claims in the simulated world, and books that are wrong in one thing."""
+
+from __future__ import annotations
+
+import os
+
+import pytest
+
+from bursar.claims.book import ClaimBook, Draft
+from bursar.claims.model import Holding, Task
+from bursar.claims.requirements import Mode
+from bursar.sim.errors import RunFailedError
+from bursar.sim.scenarios import run_seed
+from bursar.sim.scenarios.claim import ClaimScenario
+from bursar.sim.simulation import Simulation
+from bursar.world import Delete, Operation, Set
+
+SEEDS = int(os.environ.get("BURSAR_CLAIM_SEEDS", "300"))
+PARTS = 10
+
+
+@pytest.mark.parametrize("part", range(PARTS))
+def test_seeds(part: int) -> None:
+    """No conflicting owners, no stale fence accepted, no task lost, nothing left behind."""
+    for seed in range(part * SEEDS // PARTS, (part + 1) * SEEDS // PARTS):
+        run_seed("claim", seed, keep=100)
+
+
+def test_a_seed_is_one_history() -> None:
+    assert run_seed("claim", 7).history == run_seed("claim", 7).history
+
+
+def unversioned(operations: list[Operation]) -> list[Operation]:
+    return [Set(op.path, op.data) if isinstance(op, Set) else op for op in operations]
+
+
+class ForgetsVersions(ClaimBook):
+    """Takes a name as it was seen, whoever has it now."""
+
+    def _write(
+        self, operations: list[Operation], name: str, draft: Draft, version: int | None, holding: Holding
+    ) -> None:
+        super()._write(operations, name, draft, version, holding)
+        operations[-1:] = unversioned(operations[-1:])
+
+
+class KeepsSharers(ClaimBook):
+    """Takes a name exclusively beside those who share it."""
+
+    def _own(self, operations: list[Operation], name: str, draft: Draft, id: str) -> int:
+        phase = super()._own(operations, name, draft, id)
+        operations[:] = [op for op in operations if not isinstance(op, Delete)]
+        return phase
+
+
+class NeverRaises(ClaimBook):
+    """Gives every owner the same fence."""
+
+    def _own(self, operations: list[Operation], name: str, draft: Draft, id: str) -> int:
+        super()._own(operations, name, draft, id)
+        return 1
+
+    def _share(self, operations: list[Operation], name: str, draft: Draft, id: str) -> int:
+        super()._share(operations, name, draft, id)
+        return 1
+
+
+class LeavesOneBehind(ClaimBook):
+    """Ends a task without giving back its last name, as a crash in figure 4-5 does."""
+
+    def _give_back(self, operations: list[Operation], task: Task, draft: Draft, *, forced: bool) -> None:
+        super()._give_back(operations, task, draft, forced=forced)
+        if task.needs[-1][1] == Mode.EXCLUSIVE:
+            operations.pop()
+
+
+@pytest.mark.parametrize(
+    ("book", "says"),
+    [
+        (ForgetsVersions, "owned|guard|phase"),
+        (KeepsSharers, "shared by|NotEmpty|never finished|NodeExists"),
+        (NeverRaises, "guard"),
+        (LeavesOneBehind, "has no record|still owned|which is"),
+    ],
+)
+def test_a_book_that_is_wrong_in_one_thing_is_caught(book: type[ClaimBook], says: str) -> None:
+    class Wrong(ClaimScenario):
+        pass
+
+    Wrong.book = book
+    for seed in range(60):
+        try:
+            Simulation("claim", Wrong(), seed, keep=50).run()
+        except RunFailedError as error:
+            assert any(word in str(error).split("\n")[0] for word in says.split("|")), str(error)[:300]
+            return
+    pytest.fail(f"{book.__name__} was not caught in 60 seeds")
