@@ -1,0 +1,71 @@
+"""Reservations over two memcached servers: acme gets its share wherever its keys are.
+
+memcached -p 11311 & memcached -p 11312 &
+python examples/memcached_cluster.py 127.0.0.1:11311 127.0.0.1:11312
+"""
+
+import asyncio
+import sys
+import zlib
+from collections import Counter
+
+import bursar
+from bursar.integrations.memcached_backend import MemcachedBackend
+from bursar.policy import parse
+
+POLICY = parse("""
+[resource.cache]
+kind = "rate"
+servers = { a = "400/s", b = "400/s" }
+
+[resource.cache.tenant]
+acme = { reservation = "300/s", limit = "500/s" }
+greedy = { limit = "400/s" }
+""")
+SECONDS = 4
+
+
+class Cluster:
+    def __init__(self, resource: bursar.Resource, backends: dict[str, MemcachedBackend]) -> None:
+        self.resource, self.backends = resource, backends
+        self.done: Counter[str] = Counter()
+
+    async def get(self, tenant: str, key: str) -> bytes | None:
+        """Waits for the tenant's turn at the server that has the key, then asks it."""
+        server = "ab"[zlib.crc32(key.encode()) % 2]
+        value = await self.resource.server(server).submit(tenant, self.backends[server].get(key))
+        self.done[tenant] += 1
+        return value
+
+    async def keep_asking(self, tenant: str, number: int) -> None:
+        while True:
+            number += 1
+            await self.get(tenant, f"{tenant}/{number % 100}")
+
+
+async def main(addresses: list[str]) -> None:
+    backends = {name: MemcachedBackend(address) for name, address in zip("ab", addresses, strict=True)}
+    for backend in backends.values():
+        await backend.open()
+        await backend.set("acme/1", b"hello")
+    async with await bursar.connect(POLICY) as b:
+        cluster = Cluster(b.resource("cache"), backends)
+        work = [cluster.keep_asking("acme", 7 * number) for number in range(20)]
+        work += [cluster.keep_asking("greedy", 7 * number) for number in range(200)]
+        tasks = [asyncio.create_task(one) for one in work]
+        await asyncio.sleep(1)
+        before = Counter(cluster.done)
+        await asyncio.sleep(SECONDS)
+        for tenant in ("acme", "greedy"):
+            print(f"{tenant}: {(cluster.done[tenant] - before[tenant]) / SECONDS:.0f} a second")
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+    for backend in backends.values():
+        await backend.close()
+
+
+if __name__ == "__main__":
+    if len(sys.argv) != 3:
+        raise SystemExit("give the addresses of two memcached servers: HOST:PORT HOST:PORT")
+    asyncio.run(main(sys.argv[1:]))
