@@ -14,8 +14,9 @@ from bursar.estimate import extrapolate, has_moved
 from bursar.rates.messages import Row
 from bursar.world import SECOND_NS
 
-SHORTEST, LONGEST = 4, 2
-"""An interval is never below a fourth of the first one, never above twice that."""
+SHORTEST, LONGEST = 0.5, 2.5
+"""Of the first interval, a fifth of the period: a tenth to a half of a period. Longer than that, a
+tenant that moves late in a period could not be helped any more."""
 
 MOVED_MUCH = 0.05
 """Shorten when more than this part of all wishes has changed; lengthen when none has."""
@@ -31,8 +32,8 @@ class AdaptiveInterval:
 
     def __init__(self, first_ns: int) -> None:
         self.now_ns = first_ns
-        self._shortest_ns = max(1, first_ns // SHORTEST)
-        self._longest_ns = first_ns * LONGEST
+        self._shortest_ns = max(1, int(first_ns * SHORTEST))
+        self._longest_ns = int(first_ns * LONGEST)
         self._wishes: dict[tuple[str, str], Wish] | None = None
 
     def look(self, reports: Iterable[tuple[str, Mapping[str, Row], int]]) -> int:

@@ -12,6 +12,7 @@ served in the end, `cluster` starts and kills, `measures` judges.
 from bursar.experiments.rates_live.dynamic import four, four_many
 from bursar.experiments.rates_live.failover import failover
 from bursar.experiments.rates_live.files import five
+from bursar.experiments.rates_live.intervals import intervals
 from bursar.experiments.rates_live.static import three
 
-__all__ = ["failover", "five", "four", "four_many", "three"]
+__all__ = ["failover", "five", "four", "four_many", "intervals", "three"]
