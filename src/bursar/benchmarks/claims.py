@@ -84,7 +84,7 @@ async def _claim(instance: Instance, worker: str, resources: int, deadline: floa
     done = 0
     while time.monotonic() < deadline:
         task = new_task(
-            id=f"{resources}-{worker}-{done}-{time.monotonic_ns()}",
+            id=f"c{resources}-{worker}-{done}-{time.monotonic_ns()}",
             tenant="bench",
             needs=needs,
             submitted=time.time_ns(),

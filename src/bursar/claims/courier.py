@@ -24,7 +24,7 @@ from typing import Any, Literal
 from bursar.claims.book import ClaimBook, Draft, Plan, View, names_of
 from bursar.claims.desk import Desk
 from bursar.claims.fences import make_epoch, make_fence
-from bursar.claims.layout import TASK_SHARDS, Layout
+from bursar.claims.layout import TASK_SHARDS, Layout, is_claim_id
 from bursar.claims.model import Outcome, State, Task
 from bursar.claims.queue import Order, Queue, conflict_order
 from bursar.claims.requirements import Mode
@@ -269,8 +269,9 @@ class Instance:
             await self._wait_for_session()
             generation = self._generation
             try:
-                await self.world.store.transact(self.book.submit(task, take=True))
-                if generation == self._generation and task.id not in self.mine:
+                takes = self._tracker is not None
+                await self.world.store.transact(self.book.submit(task, take=takes))
+                if takes and generation == self._generation and task.id not in self.mine:
                     self._admit(Mine(task, 0))
                 return task
             except NodeExistsError:
@@ -424,6 +425,9 @@ class Instance:
         """Let a task wait for its names."""
         self.mine[mine.task.id] = mine
         names = self._unknown_names(name for name, _ in mine.task.needs)
+        if not mine.patient:
+            # A refusal is an answer: it is not given for what another may have let go of since.
+            names += [name for name, _ in mine.task.needs if name not in names and self._is_others(name)]
         if names:
             self._spawn(self._admit_later(mine, names), "admit")
         else:
@@ -444,9 +448,19 @@ class Instance:
         holders = [place.owner, *place.sharers] if place is not None else []
         return any(id in self.mine for id in holders)
 
+    def _is_others(self, name: str) -> bool:
+        """Whether another instance's task holds or reserves it, as far as is known here."""
+        place = self.queue.places.get(name)
+        if place is None:
+            return False
+        holders = [place.owner, *place.sharers, place.reserved]
+        return any(id and id not in self.mine for id in holders)
+
     async def _admit_later(self, mine: Mine, names: list[str]) -> None:
         generation = self._generation
         try:
+            if not mine.patient:
+                await self.desk.repeat(self.world.store.sync)
             await self._refresh(names)
         except SessionExpiredError:
             self._expired(generation)
@@ -722,10 +736,8 @@ class Instance:
     def _is_foreign(self, name: str) -> bool:
         """Whether somebody here waits for what another instance's task holds or reserves."""
         place = self.queue.places.get(name)
-        if place is None or not (place.exclusive_line or place.shared_line):
-            return False
-        holders = [place.owner, *place.sharers, place.reserved]
-        return any(id and id not in self.mine for id in holders)
+        waited_for = place is not None and bool(place.exclusive_line or place.shared_line)
+        return waited_for and self._is_others(name)
 
     async def _follow(self, name: str, generation: int) -> None:
         """Read a name whenever it changes, for as long as somebody here waits for another's task."""
@@ -947,11 +959,15 @@ class Instance:
         found = []
         for ids, marked in zip(tasks, busy, strict=True):
             taken = set(marked)
-            found += [id for id in ids if id not in taken and id not in self.mine]
+            found += [id for id in ids if id not in taken and id not in self.mine and self._minds(id)]
         for first in range(0, len(found), TAKE_AT_ONCE):
             if generation != self._generation:
                 return
             await self._take(found[first : first + TAKE_AT_ONCE], generation)
+
+    def _minds(self, id: str) -> bool:
+        """Without a tracker nothing can be done here: tasks are left to instances that have one."""
+        return self._tracker is not None or is_claim_id(id)
 
     async def _settle_unsure(self, generation: int) -> None:
         """Tasks that may bear this session's mark without being looked after: the reply was lost."""

@@ -32,9 +32,14 @@ def shard_of(name: str, shards: tuple[str, ...]) -> str:
     return shards[blake2b(name.encode(), digest_size=1).digest()[0] % len(shards)]
 
 
-def task_id(key: str) -> str:
-    """A task id made from the key that the user gave: the same key is the same task."""
-    return "k" + blake2b(key.encode(), digest_size=15).hexdigest()
+def task_id(key: str, *, is_claim: bool) -> str:
+    """An id made from the key that the user gave: the same key is the same task."""
+    return ("ck" if is_claim else "k") + blake2b(key.encode(), digest_size=15).hexdigest()
+
+
+def is_claim_id(id: str) -> bool:
+    """Ids of claims begin with c, so that they can be told without reading."""
+    return id.startswith("c")
 
 
 def node_name(name: str) -> str:

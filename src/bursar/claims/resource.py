@@ -112,7 +112,7 @@ class ClaimResource(Resource):
         self, needs: Requirements, tenant: str, wait_ns: int, key: str | None, priority: int = 0
     ) -> Grant:
         task = new_task(
-            id=task_id(key) if key is not None else self._new_id(),
+            id=task_id(key, is_claim=True) if key is not None else self._new_id("c"),
             tenant=tenant,
             needs=needs,
             priority=priority,
@@ -163,7 +163,7 @@ class ClaimResource(Resource):
             raise UsageError(f"payload is at most {PAYLOAD_MAX_BYTES} bytes: store the rest elsewhere")
         now = self._world.clock.wall()
         task = new_task(
-            id=task_id(key) if key is not None else self._new_id(),
+            id=task_id(key, is_claim=False) if key is not None else self._new_id("t"),
             tenant=tenant,
             needs=parse(names, paths=self._policy.paths),
             payload=payload,
@@ -295,9 +295,9 @@ class ClaimResource(Resource):
             },
         }
 
-    def _new_id(self) -> str:
+    def _new_id(self, kind: str) -> str:
         random = self._world.random
-        return f"t{random.randrange(0, 2**63):016x}{random.randrange(0, 2**31):08x}"
+        return f"{kind}{random.randrange(0, 2**63):016x}{random.randrange(0, 2**31):08x}"
 
 
 LISTED_MAX = 100

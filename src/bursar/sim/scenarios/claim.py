@@ -114,7 +114,7 @@ class ClaimScenario(Scenario):
     async def _make_claims(self, world: World, instance: Instance) -> None:
         for number in range(TASKS_PER_LIFE):
             await world.clock.sleep(world.random.randrange(0, PAUSE_MAX_NS))
-            task = self._task(world, f"{world.name}-{world.incarnation}-c{number}", is_claim=True)
+            task = self._task(world, f"c-{world.name}-{world.incarnation}-{number}", is_claim=True)
             try:
                 held = await instance.claim(task, SECOND_NS)
                 await self._write(world, held, instance.fences_of(held))
