@@ -14,8 +14,10 @@ from envoy.service.rate_limit_quota.v3 import rlqs_pb2, rlqs_pb2_grpc
 from bursar.errors import UsageError
 from bursar.experiments.envoy.load import Load
 from bursar.experiments.envoy.processes import Bursar, find_free_port, start_envoy
+from bursar.integrations.envoy.fleet import ABANDON, ALLOW_ALL
 from bursar.integrations.envoy.server import EnvoyServer
 from bursar.integrations.envoy.settings import Settings
+from bursar.integrations.envoy.wire import write_orders
 from bursar.policy import Policy, RatePolicy, parse
 
 POLICY = """
@@ -105,6 +107,28 @@ async def test_two_envoys_share_a_limit(server: Any) -> None:
         assert (book.current[0] > 500).all()
         for call in calls:
             call.cancel()
+
+
+@pytest.mark.parametrize("name", ["a", "x" * 100, "é" * 120])
+def test_joined_encodings_are_the_message_itself(name: str) -> None:
+    rates = {name: 2400, "none": 0, "gone": ABANDON, "free": ALLOW_ALL, "fast": 2**40}
+    (response,) = write_orders(rates, 8, 0.2)
+    actions = rlqs_pb2.RateLimitQuotaResponse.FromString(response).bucket_action
+    assert [dict(action.bucket_id.bucket)["tenant"] for action in actions] == list(rates)
+    first, none, gone, free, fast = (action.quota_assignment_action for action in actions)
+    assert first.rate_limit_strategy.token_bucket.tokens_per_fill.value == 2400
+    assert none.rate_limit_strategy.blanket_rule == 1
+    assert actions[2].HasField("abandon_action") and not actions[2].HasField("quota_assignment_action")
+    assert gone.ByteSize() == 0
+    assert free.rate_limit_strategy.WhichOneof("strategy") == "blanket_rule"
+    assert free.rate_limit_strategy.blanket_rule == 0
+    assert fast.rate_limit_strategy.token_bucket.tokens_per_fill.value == 2**32 - 1
+
+
+def test_many_orders_come_in_pieces() -> None:
+    pieces = write_orders({f"t{n}": n for n in range(12_000)}, 8, 0.2)
+    counts = [len(rlqs_pb2.RateLimitQuotaResponse.FromString(piece).bucket_action) for piece in pieces]
+    assert counts == [5000, 5000, 2000]
 
 
 async def test_in_shadow_everybody_is_let_through(tmp_path: Path) -> None:

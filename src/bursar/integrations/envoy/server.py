@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 import grpc
-from envoy.service.rate_limit_quota.v3 import rlqs_pb2_grpc
+from envoy.service.rate_limit_quota.v3 import rlqs_pb2
 
 from bursar.errors import UsageError
 from bursar.integrations.envoy.fleet import ALLOW_ALL, FILL_S, MARGIN_NS
@@ -27,6 +27,7 @@ from bursar.runtime import logs
 from bursar.runtime.clock import BootClock
 from bursar.world import SECOND_NS, Clock
 
+SERVICE = "envoy.service.rate_limit_quota.v3.RateLimitQuotaService"
 MESSAGE_MAX_BYTES = 32 * 1024 * 1024
 STREAMS_MAX = 1_000
 FIRST_REPORT_TIMEOUT_S = 10.0
@@ -46,14 +47,14 @@ class Stream:
     def __init__(self, slot: int) -> None:
         self.slot = slot
         self.orders: dict[str, int] = {}
-        self.answers: list[Any] = []
+        self.answers: list[bytes] = []
         self.wake = asyncio.Event()
 
     def tell(self, rates: Mapping[str, int]) -> None:
         self.orders.update(rates)
         self.wake.set()
 
-    def answer(self, message: Any) -> None:
+    def answer(self, message: bytes) -> None:
         # Only the newest answer about strangers matters: they are denied in every one.
         self.answers = [message]
         self.wake.set()
@@ -120,7 +121,7 @@ class Fleet:
         self.counts["rounds"] += 1
         self.round_s = (self._clock.now() - began) / SECOND_NS
 
-    def write(self, stream: Stream) -> list[Any]:
+    def write(self, stream: Stream) -> list[bytes]:
         """What the stream is to send now."""
         messages, stream.answers = stream.answers, []
         orders, stream.orders = stream.orders, {}
@@ -145,7 +146,17 @@ class Fleet:
         return {"envoys": len(self._streams), "round_s": self.round_s, **self.counts, "tenants": tenants}
 
 
-class QuotaService(rlqs_pb2_grpc.RateLimitQuotaServiceServicer):  # type: ignore[misc]
+def make_handler(service: QuotaService) -> Any:
+    """The service under its name. Responses are encoded already (see `wire`)."""
+    method = grpc.stream_stream_rpc_method_handler(
+        service.StreamRateLimitQuotas,
+        request_deserializer=rlqs_pb2.RateLimitQuotaUsageReports.FromString,
+        response_serializer=None,
+    )
+    return grpc.method_handlers_generic_handler(SERVICE, {"StreamRateLimitQuotas": method})
+
+
+class QuotaService:
     """The service that Envoys call; the domain in a stream's first message names the resource."""
 
     def __init__(self, fleets: Mapping[str, Fleet]) -> None:
@@ -217,7 +228,7 @@ class EnvoyServer:
         """Listen; returns the port. Raises UsageError if the address cannot be had."""
         options = [("grpc.max_receive_message_length", MESSAGE_MAX_BYTES), ("grpc.so_reuseport", 0)]
         self._server = grpc.aio.server(options=options, maximum_concurrent_rpcs=STREAMS_MAX)
-        rlqs_pb2_grpc.add_RateLimitQuotaServiceServicer_to_server(QuotaService(self.fleets), self._server)
+        self._server.add_generic_rpc_handlers((make_handler(QuotaService(self.fleets)),))
         try:
             port = self._add_port(address)
         except RuntimeError as error:
