@@ -17,14 +17,14 @@ from pathlib import Path
 from bursar.integrations.blkio.groups import Controller, find_controller, find_device
 
 MIB = 1024 * 1024
-CAPACITY = 20 * MIB
+CAPACITY = 40 * MIB
 SECONDS = 6
 READ = """
 import mmap, os, sys
 folder, path = sys.argv[1:]
 open(f"{folder}/cgroup.procs", "w").write("0")     # from here on this process is in the group
 file = os.open(path, os.O_RDONLY | os.O_DIRECT)
-block, at = mmap.mmap(-1, 1024 * 1024), 0          # direct I/O wants whole pages
+block, at = mmap.mmap(-1, 128 * 1024), 0           # direct I/O wants whole pages
 while True:
     read = os.preadv(file, [block], at)
     at = at + read if read else 0
