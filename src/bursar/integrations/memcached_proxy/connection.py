@@ -84,7 +84,7 @@ class ClientLink(asyncio.Protocol):
         self._pending: deque[tuple[int, Held | None] | bytes] = deque()
         self._backend: BackendLink | None = None
         self._waiting: asyncio.Task[None] | None = None
-        self._ending = False
+        self._ending = self._heard_all = False
         self._reading = True
         self._stall: asyncio.TimerHandle | None = None
         self._slow: asyncio.TimerHandle | None = None
@@ -150,12 +150,14 @@ class ClientLink(asyncio.Protocol):
 
     def eof_received(self) -> bool:
         """A client that only stops sending still gets its answers."""
-        self._ending = True
-        self._end_if_done()
+        self._heard_all = True
+        self.advance()
         return True
 
     def _end_if_done(self) -> None:
-        if self._ending and not self._pending and not self._ready and self._waiting is None:
+        # Before the server is there, what the client sent has not been looked at.
+        over = self._ending or (self._heard_all and self._backend is not None)
+        if over and not self._pending and not self._ready and self._waiting is None:
             self._transport.close()
 
     def cut_off(self, why: str) -> None:
