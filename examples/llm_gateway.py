@@ -30,12 +30,12 @@ async def ask_model(prompt: str) -> tuple[str, int]:
     return prompt.upper(), 10 * len(prompt.split())
 
 
-async def complete(llm: bursar.Resource, tenant: str, prompt: str, request_id: str) -> str:
+async def complete(llm: bursar.Resource, tenant: str, prompt: str, request_id: str) -> tuple[str, int]:
     # The same request_id twice is one charge: a client may try again after a lost answer.
     async with llm.acquire(tenant, LONGEST, key=request_id, wait=1.0) as grant:
         answer, used = await ask_model(prompt)
         grant.settle(used)
-        return answer
+        return answer, used
 
 
 async def main() -> None:
@@ -45,12 +45,13 @@ async def main() -> None:
             spent = 0
             for number in range(40):
                 try:
-                    await complete(llm, "acme/search", "how much is left of it", f"request-{number}")
-                    spent += 50
+                    _, used = await complete(llm, "acme/search", "how much is left", f"request-{number}")
+                    spent += used
                 except (bursar.Refused, bursar.Unknown) as no:
                     print(f"after {number} answers and {spent} tokens: {no}")
                     break
-            print(await complete(llm, "acme", "the company itself has more", "another"))
+            answer, _ = await complete(llm, "acme", "the company itself has more", "another")
+            print(answer)
 
 
 if __name__ == "__main__":

@@ -60,10 +60,12 @@ def tell(outcome: Outcome, more: Outcome | None) -> list[str]:
     """The same in a few sentences, for the terminal."""
     now = outcome.summarize()
     said = [
-        f"{now['tenants']:,} tenants asked {now['servers']:,} servers for {now['requests_asked']:,} requests "
-        f"in {now['period_s']:g} s; {now['requests_served']:,} were served.",
-        f"{now['tenants_that_missed_it']:,} of {now['tenants_with_reservation']:,} tenants with a "
-        f"reservation missed it; {now['tenants_throttled']:,} were held back by their limit.",
+        f"{_count(now['tenants'], 'tenant')} asked {_count(now['servers'], 'server')} for "
+        f"{now['requests_asked']:,} requests in {now['period_s']:g} s; "
+        f"{now['requests_served']:,} were served.",
+        f"Of {_count(now['tenants_with_reservation'], 'reservation')} "
+        f"{now['tenants_that_missed_it']:,} missed; "
+        f"{_count(now['tenants_throttled'], 'tenant')} held back by a limit.",
         f"The busiest server, {now['busiest_server']}, was used to {now['busiest_load']:.0%}, "
         f"the idlest to {now['idlest_load']:.0%}.",
     ]
@@ -74,6 +76,10 @@ def tell(outcome: Outcome, more: Outcome | None) -> list[str]:
             f"reservations missed, the busiest at {then['busiest_load']:.0%}."
         )
     return said
+
+
+def _count(number: int, what: str) -> str:
+    return f"{number:,} {what}{'' if number == 1 else 's'}"
 
 
 ROWS = {
