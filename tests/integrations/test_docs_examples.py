@@ -20,7 +20,8 @@ from starlette.testclient import TestClient
 
 from bursar.cli import main
 from bursar.experiments.envoy.load import Load
-from bursar.experiments.envoy.processes import Bursar, Process, find_envoy, find_free_port
+from bursar.experiments.envoy.processes import Bursar, find_envoy
+from bursar.integrations.processes import Process, find_free_port
 
 DOCS = Path(__file__).parents[2] / "docs"
 

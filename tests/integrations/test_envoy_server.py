@@ -13,11 +13,12 @@ from envoy.service.rate_limit_quota.v3 import rlqs_pb2, rlqs_pb2_grpc
 
 from bursar.errors import UsageError
 from bursar.experiments.envoy.load import Load
-from bursar.experiments.envoy.processes import Bursar, find_free_port, start_envoy
+from bursar.experiments.envoy.processes import Bursar, start_envoy
 from bursar.integrations.envoy.fleet import ABANDON, ALLOW_ALL
 from bursar.integrations.envoy.server import EnvoyServer
 from bursar.integrations.envoy.settings import Settings
 from bursar.integrations.envoy.wire import write_orders
+from bursar.integrations.processes import find_free_port
 from bursar.policy import Policy, RatePolicy, parse
 
 POLICY = """

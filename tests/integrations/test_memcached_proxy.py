@@ -15,7 +15,6 @@ from typing import Any
 import pytest
 
 from bursar.errors import FormatError, Refused, Unknown, UsageError
-from bursar.experiments.envoy.processes import find_free_port
 from bursar.integrations.memcached_proxy import Proxy, by_prefix
 from bursar.integrations.memcached_proxy.commands import (
     LINE,
@@ -28,6 +27,7 @@ from bursar.integrations.memcached_proxy.commands import (
     ReplyReader,
     Request,
 )
+from bursar.integrations.processes import find_free_port
 from bursar.resource import Explanation, Grant, Resource
 
 # --- commands and replies, without I/O ----------------------------------------------------------

@@ -10,9 +10,6 @@ from __future__ import annotations
 
 import asyncio
 import multiprocessing
-import os
-import shutil
-import subprocess
 import tempfile
 import time
 from multiprocessing.connection import Connection
@@ -20,6 +17,7 @@ from typing import Any, cast
 
 from bursar.errors import BursarError
 from bursar.integrations.memcached_proxy import Proxy
+from bursar.integrations.processes import start_memcached
 from bursar.policy import parse
 from bursar.runtime.client import connect
 from bursar.runtime.loops import new_event_loop
@@ -198,17 +196,6 @@ def _row(name: str, batch: int, rate: float, p99: float, best: Any) -> dict[str,
         "to copying": round(rate / floor_rate, 2),
         "p99 to copying": round(p99 / floor_p99, 2),
     }
-
-
-def start_memcached() -> tuple[subprocess.Popen[bytes], int]:
-    from bursar.experiments.envoy.processes import find_free_port
-
-    if shutil.which("memcached") is None:
-        raise BursarError("this needs memcached: apt install memcached")
-    port = find_free_port()
-    user = ["-u", "nobody"] if os.geteuid() == 0 else []
-    server = subprocess.Popen(["memcached", "-l", "127.0.0.1", "-p", str(port), "-t", "1", *user])
-    return server, port
 
 
 def run(quick: bool) -> dict[str, Any]:

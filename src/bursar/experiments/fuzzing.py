@@ -19,7 +19,8 @@ from pathlib import Path
 from typing import Any
 
 from bursar.errors import BursarError
-from bursar.experiments.envoy.processes import Bursar, Process, find_free_port
+from bursar.experiments.envoy.processes import Bursar
+from bursar.integrations.processes import Process, find_free_port, start_memcached
 
 SEED = 20_261
 FULL_S = 600.0
@@ -266,8 +267,6 @@ async def bombard_memcached(process: ProxyProcess, seconds: float) -> dict[str, 
 
 
 def memcached(out: Path, quick: bool) -> dict[str, Any]:
-    from bursar.benchmarks.memcached_proxy import start_memcached
-
     server, port = start_memcached()
     with tempfile.TemporaryDirectory() as folder:
         policy = Path(folder) / "policy.toml"

@@ -14,14 +14,9 @@ from pathlib import Path
 from typing import Any
 
 from bursar.experiments.envoy.load import Load
-from bursar.experiments.envoy.processes import (
-    Bursar,
-    Envoy,
-    find_free_port,
-    make_static_filter,
-    start_envoy,
-)
+from bursar.experiments.envoy.processes import Bursar, Envoy, make_static_filter, start_envoy
 from bursar.integrations.envoy.settings import REPORT_S, Settings
+from bursar.integrations.processes import find_free_port
 from bursar.policy import RatePolicy, load
 from bursar.runtime.loops import new_event_loop
 from bursar.units import Rate

@@ -3,10 +3,7 @@
 from __future__ import annotations
 
 import json
-import os
-import signal
 import socket
-import subprocess
 import sys
 import time
 import urllib.request
@@ -15,19 +12,13 @@ from typing import Any
 
 from bursar.errors import BursarError
 from bursar.integrations.envoy.config import make_cluster, make_filter
+from bursar.integrations.processes import Process, find_free_port
 from bursar.policy import RatePolicy
 from bursar.units import Rate
 from bursar.world import SECOND_NS
 
 START_TIMEOUT_S = 20.0
-STOP_TIMEOUT_S = 5.0
 _TYPES = "type.googleapis.com/envoy.extensions.filters."
-
-
-def find_free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
 
 
 def find_envoy() -> Path:
@@ -94,45 +85,6 @@ def make_bootstrap(http_filter: Any, clusters: list[Any], port: int, admin_port:
 
 def _at(port: int) -> Any:
     return {"socket_address": {"address": "127.0.0.1", "port_value": port}}
-
-
-class Process:
-    """A child process whose output goes to a file."""
-
-    def __init__(self, command: list[str], log: Path) -> None:
-        self.log = log
-        with log.open("ab") as file:
-            self._child = subprocess.Popen(command, stdout=file, stderr=file)
-
-    @property
-    def pid(self) -> int:
-        return self._child.pid
-
-    @property
-    def running(self) -> bool:
-        return self._child.poll() is None
-
-    def kill(self) -> None:
-        self._child.send_signal(signal.SIGKILL)
-        self._child.wait()
-
-    def stop(self) -> None:
-        if self.running:
-            self._child.terminate()
-            try:
-                self._child.wait(STOP_TIMEOUT_S)
-            except subprocess.TimeoutExpired:
-                self.kill()
-
-    def memory_bytes(self) -> int:
-        pages = int(Path(f"/proc/{self.pid}/statm").read_text().split()[1])
-        return pages * os.sysconf("SC_PAGE_SIZE")
-
-    def fail(self, why: str) -> BursarError:
-        tail = self.log.read_text(errors="replace")[-1500:]
-        code = self._child.poll()
-        state = "it is still running" if code is None else f"it ended with {code}"
-        return BursarError(f"{why} ({state}); the end of {self.log}:\n{tail}")
 
 
 class Envoy(Process):

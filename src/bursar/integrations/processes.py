@@ -1,0 +1,69 @@
+"""Child processes on free ports, for experiments, benchmarks and tests against real servers."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import socket
+import subprocess
+from pathlib import Path
+
+from bursar.errors import BursarError
+
+STOP_TIMEOUT_S = 5.0
+
+
+def find_free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+def start_memcached() -> tuple[subprocess.Popen[bytes], int]:
+    """A memcached of one thread, and its port."""
+    if shutil.which("memcached") is None:
+        raise BursarError("this needs memcached: apt install memcached")
+    port = find_free_port()
+    user = ["-u", "nobody"] if os.geteuid() == 0 else []
+    command = ["memcached", "-l", "127.0.0.1", "-p", str(port), "-t", "1", "-m", "64", *user]
+    return subprocess.Popen(command), port
+
+
+class Process:
+    """A child process whose output goes to a file."""
+
+    def __init__(self, command: list[str], log: Path) -> None:
+        self.log = log
+        with log.open("ab") as file:
+            self._child = subprocess.Popen(command, stdout=file, stderr=file)
+
+    @property
+    def pid(self) -> int:
+        return self._child.pid
+
+    @property
+    def running(self) -> bool:
+        return self._child.poll() is None
+
+    def kill(self) -> None:
+        self._child.send_signal(signal.SIGKILL)
+        self._child.wait()
+
+    def stop(self) -> None:
+        if self.running:
+            self._child.terminate()
+            try:
+                self._child.wait(STOP_TIMEOUT_S)
+            except subprocess.TimeoutExpired:
+                self.kill()
+
+    def memory_bytes(self) -> int:
+        pages = int(Path(f"/proc/{self.pid}/statm").read_text().split()[1])
+        return pages * os.sysconf("SC_PAGE_SIZE")
+
+    def fail(self, why: str) -> BursarError:
+        tail = self.log.read_text(errors="replace")[-1500:]
+        code = self._child.poll()
+        state = "it is still running" if code is None else f"it ended with {code}"
+        return BursarError(f"{why} ({state}); the end of {self.log}:\n{tail}")
