@@ -145,8 +145,7 @@ class ControllerBook:
         self._period_ns = period_ns
         self.interval_ns = interval_ns
         self._adaptive = AdaptiveInterval(interval_ns) if adaptive else None
-        self._polled_at = 0
-        self._polled_before = 0
+        self._polled = (0, 0, 0)
         self._drift_ppm = drift_ppm
         self.views: dict[str, ServerView] = {}
         self.leading = False
@@ -266,10 +265,10 @@ class ControllerBook:
 
     def _poll(self, now: int, full: bool) -> Effects:
         """Ask everyone; place when all that were heard lately have answered, or soon anyway."""
-        self._polled_before, self._polled_at = self._polled_at, now
+        self._polled = (*self._polled[1:], now)
         self._poll_at = now + self.interval_ns
         self._place_at = now + self.interval_ns // 4
-        self._awaited = {view.name for view in self._alive(now)}
+        self._awaited = {view.name for view in self._alive()}
         return [
             Send(server, Poll(self.state.epoch, full or self._is_untold(server))) for server in self.names
         ]
@@ -278,16 +277,14 @@ class ControllerBook:
         """Whether what the server last said in full never came here."""
         return server in self._untold or server not in self.views
 
-    def _alive(self, now: int) -> list[ServerView]:
-        recent = now - 2 * self.interval_ns
-        if self._adaptive is not None:
-            # The interval may have been longer when they were last asked.
-            recent = min(recent, self._polled_before)
-        return [view for view in self.views.values() if view.heard_at >= recent]
+    def _alive(self) -> list[ServerView]:
+        """Those that answered one of the last two polls before this one. Time alone does not tell:
+        where a period ends a poll is left out, and intervals may change."""
+        return [view for view in self.views.values() if view.heard_at >= self._polled[0]]
 
     def _open(self, now: int) -> Effects:
         self._opens_at = now + self.interval_ns // 4
-        lives = tuple(sorted((view.name, view.incarnation) for view in self._alive(now)))
+        lives = tuple(sorted((view.name, view.incarnation) for view in self._alive()))
         if not lives:
             return self._poll(now, full=True) if now >= self._poll_at else []
         return self._commit(State(self.state.epoch, self.name, self.state.period + 1, lives))
@@ -399,7 +396,7 @@ class ControllerBook:
         if self._adaptive is not None:
             reports = ((view.name, view.rows, view.seen_ns) for view in self._listed(now))
             self.interval_ns = self._adaptive.look(reports)
-            self._poll_at = max(now + 1, self._polled_at + self.interval_ns)
+            self._poll_at = max(now + 1, self._polled[-1] + self.interval_ns)
         return self._place_tokens(now)
 
     def _place_tokens(self, now: int) -> Effects:
@@ -432,7 +429,7 @@ class ControllerBook:
 
     def _listed(self, now: int) -> list[ServerView]:
         listed = set(self.state.servers)
-        alive = [view for view in self._alive(now) if (view.name, view.incarnation) in listed]
+        alive = [view for view in self._alive() if (view.name, view.incarnation) in listed]
         return sorted(alive, key=lambda view: view.name)
 
     def _pay(self, now: int) -> Effects:

@@ -28,6 +28,11 @@ that it wakes two hundred times a second at most, and not for every request."""
 BEHIND_NS = 50 * MILLISECOND_NS
 """How much unused time it may make up for: a busy machine wakes late, and that is not idleness."""
 
+PAUSE_NS = MILLISECOND_NS
+"""Between two bursts while it makes up for lost time: those who were served send again meanwhile. A
+tenant with priority and few requests outstanding would otherwise leave most of a long burst to
+others."""
+
 DEADLINES_SPARE = 64
 """Deadlines of requests that went already are kept until they outnumber those that wait by this."""
 
@@ -74,6 +79,8 @@ class Dispatcher:
         self._waiting = 0
         self._free_at = 0
         self._rests_until = 0
+        self._burst_at = 0
+        self._burst_ns = 0
         self._busy_since: int | None = None
         self._pump_at: int | None = None
         self._deadlines: list[tuple[int, int, Waiter]] = []
@@ -174,6 +181,7 @@ class Dispatcher:
         queue = self._queues[index]
         queue.append(waiter)
         if len(queue) == 1:
+            self.book.observed.began_to_wait(index, self._world.clock.now())
             self.book.scheduler.price(index, cost)
         self.book.scheduler.arrive(index)
         self.book.observed.arrived[index] += cost
@@ -196,7 +204,7 @@ class Dispatcher:
         if queue:
             self.book.scheduler.price(index, queue[0].cost)
         else:
-            self.book.observed.ran_empty[index] = True
+            self.book.observed.ran_empty(index, self._world.clock.now())
 
     def _refusal(self, tenant: str, index: int) -> Refused | Unknown:
         now = self._world.clock.now()
@@ -274,9 +282,14 @@ class Dispatcher:
     def _has_room(self, now: int) -> bool:
         if self._concurrency is not None and self.in_service >= self._concurrency:
             return False
-        if self._capacity is not None and self._free_at > now + AHEAD_NS:
-            self._rests_until = self._free_at
-            self._pump_by(self._free_at)
+        if self._capacity is None:
+            return True
+        if now >= self._burst_at + PAUSE_NS:
+            self._burst_at, self._burst_ns = now, 0
+        ahead = self._free_at > now + AHEAD_NS
+        if ahead or self._burst_ns > AHEAD_NS:
+            self._rests_until = self._free_at if ahead else self._burst_at + PAUSE_NS
+            self._pump_by(self._rests_until)
             return False
         return True
 

@@ -30,7 +30,7 @@ class Row(msgspec.Struct, frozen=True, array_like=True):
 
     pending     tokens that its waiting requests need now
     arrived     tokens that arrived since the last full report
-    backlogged  its queue was never empty since then: its demand is whatever the server can do
+    backlogged  its queue was hardly ever empty since then: it wants whatever the server can do
     """
 
     tenant: str

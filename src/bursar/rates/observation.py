@@ -8,27 +8,52 @@ from bursar.estimate import has_moved
 from bursar.rates.messages import Row
 from bursar.rates.scheduler import Whole
 
+BACKLOGGED_EMPTY_PART = 0.1
+"""A queue that was empty for no more than this part of the time counts as never empty: a tenant
+with a few requests outstanding has its queue emptied whenever several of them go at once."""
+
 
 class Observation:
-    """Arrivals by tenant, whether each queue ran empty, and how busy the server was, since the
+    """Arrivals by tenant, how long each queue was empty, and how busy the server was, since the
     last report that carried them. Counts only; nothing that safety rests on."""
 
     def __init__(self, tenants: int) -> None:
         self.arrived = [0] * tenants
-        self.ran_empty = [True] * tenants
         self.served = 0
         self.busy_ns = 0
         self.since = 0
+        self._empty_ns = [0] * tenants
+        self._empty_since: list[int | None] = [0] * tenants
 
     def add_tenant(self) -> None:
         self.arrived.append(0)
-        self.ran_empty.append(True)
+        self._empty_ns.append(0)
+        self._empty_since.append(self.since)
+
+    def ran_empty(self, index: int, now: int) -> None:
+        """The last request of a tenant's queue left it."""
+        if self._empty_since[index] is None:
+            self._empty_since[index] = now
+
+    def began_to_wait(self, index: int, now: int) -> None:
+        """A request joined an empty queue."""
+        since = self._empty_since[index]
+        if since is not None:
+            self._empty_ns[index] += now - max(since, self.since)
+            self._empty_since[index] = None
+
+    def was_backlogged(self, index: int, now: int) -> bool:
+        """Whether the tenant had something waiting practically all the time."""
+        since = self._empty_since[index]
+        empty_ns = self._empty_ns[index] + (0 if since is None else now - max(since, self.since))
+        return empty_ns <= BACKLOGGED_EMPTY_PART * (now - self.since)
 
     def reset(self, now: int, pending: Sequence[int] | Whole) -> None:
-        """Begin anew: a queue with something in it has not run empty yet."""
+        """Begin anew."""
         for index in range(len(self.arrived)):
             self.arrived[index] = 0
-            self.ran_empty[index] = not pending[index]
+            self._empty_ns[index] = 0
+            self._empty_since[index] = None if pending[index] else now
         self.served = 0
         self.busy_ns = 0
         self.since = now

@@ -16,17 +16,17 @@ import numpy as np
 import numpy.typing as npt
 
 from bursar.estimate import CapacityEstimate, estimate_demand
-from bursar.rates.allocation import Allocation, allocate
-from bursar.rates.allowances import UNLIMITED, allocate_allowances
+from bursar.rates.allowances import UNLIMITED, Allowances, allocate_allowances
 from bursar.rates.controller import Picture, ServerView, Targets
 from bursar.rates.messages import UNBOUNDED
 
 Whole = npt.NDArray[np.int64]
 
-KEPT_FREE = 0.02
-"""The part of a period that reservations are not planned into where that can be helped. Between
-two periods, and when a busy machine wakes late, a server does nothing; a reservation planned for
-its last moment would be missed by just that, and the tenant may have no other server."""
+KEPT_FREE = (0.05, 0.02, 0.0)
+"""The part of a period that reservations are not planned into: the first that lets all of them fit,
+else none. Between two periods, and when a busy machine wakes late, a server does nothing; a
+reservation planned for its last moment would be missed by just that, and the tenant may have no
+other server."""
 
 UNSEEN_CAPACITY = 1_000.0
 """Requests a second that a server of unknown capacity is taken for until it was seen at work."""
@@ -62,26 +62,23 @@ class Placement:
         left = _limit_left(tenants, picture, served)
         demand = self._demand(tenants, picture, capacity)
         wanted = np.maximum(reservation - served, 0)
-        planned = np.maximum(capacity - self._kept_free(picture), 0)
-        placed = allocate_allowances(demand, planned, wanted, left)
-        self.shortfall = self._find_shortfall(tenants, placed.reserved, demand, capacity, wanted)
+        placed = self._place(picture, demand, capacity, wanted, left)
+        self.shortfall = {t: int(n) for t, n in zip(tenants, placed.reserved.shortfall, strict=True) if n}
         useful = np.where(placed.unlimited[:, None], 0, placed.allowance)
         spare = np.where(placed.unlimited, 0, left - useful.sum(axis=1))
         allowance = dispatched + useful + self._spread(tenants, picture, spare)
         return _targets(tenants, picture, dispatched + placed.priority, allowance)
 
-    def _kept_free(self, picture: Picture) -> Whole:
-        part = KEPT_FREE * picture.period_ns / 1e9
-        return np.array([int(part * self.capacity_rate(view.name)) for view in picture.servers], np.int64)
-
-    def _find_shortfall(
-        self, tenants: Sequence[str], planned: Allocation, demand: Whole, capacity: Whole, wanted: Whole
-    ) -> dict[str, int]:
-        """What really does not fit: nothing is missing that only the plan's margin left out."""
-        if not planned.shortfall.any():
-            return {}
-        found = allocate(demand, capacity, wanted).shortfall
-        return {tenant: int(tokens) for tenant, tokens in zip(tenants, found, strict=True) if tokens}
+    def _place(
+        self, picture: Picture, demand: Whole, capacity: Whole, wanted: Whole, left: Whole
+    ) -> Allowances:
+        rates = np.array([self.capacity_rate(view.name) for view in picture.servers])
+        for part in KEPT_FREE:
+            kept: Whole = (part * picture.period_ns / 1e9 * rates).astype(np.int64)
+            placed = allocate_allowances(demand, np.maximum(capacity - kept, 0), wanted, left)
+            if not placed.reserved.shortfall.any():
+                break
+        return placed
 
     def _capacity_left(self, view: ServerView, picture: Picture) -> int:
         report = view.report

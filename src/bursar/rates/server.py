@@ -67,7 +67,7 @@ class ServerBook:
         return [Send(sender, self._report(now, (sender, poll.epoch), poll.full))]
 
     def _report(self, now: int, to: tuple[str, int], full: bool) -> Report:
-        rows: tuple[Row, ...] | None = self._rows()
+        rows: tuple[Row, ...] | None = self._rows(now)
         assert rows is not None
         observed = self.observed
         if not full and to == self._reported_to and not is_news(self._reported, rows):
@@ -91,7 +91,7 @@ class ServerBook:
         observed.reset(now, self.scheduler.pending)
         return report
 
-    def _rows(self) -> tuple[Row, ...]:
+    def _rows(self, now: int) -> tuple[Row, ...]:
         pending, dispatched = self.scheduler.pending, self.scheduler.dispatched
         observed = self.observed
         rows = []
@@ -102,7 +102,7 @@ class ServerBook:
                 int(dispatched[index]) if self._left is None else 0,
                 int(pending[index]),
                 observed.arrived[index],
-                not observed.ran_empty[index],
+                observed.was_backlogged(index, now),
             )
             if row.allowance or row.dispatched or row.pending or row.arrived:
                 rows.append(row)
