@@ -100,3 +100,22 @@ def test_a_server_is_asked_in_full_when_its_last_full_report_was_lost() -> None:
     book.receive(INTERVAL_NS + 1, "s1", make_report("s1", None, sent_at=50, stands_at=1))
     book.receive(INTERVAL_NS + 1, "s2", make_report("s2", None, sent_at=50, stands_at=40))
     assert polls(run_until(book, 2 * INTERVAL_NS)) == {"s1": False, "s2": True}
+
+
+def test_a_server_that_answered_the_poll_before_a_period_opened_is_waited_for_after_it() -> None:
+    """Else the first report of a period would be placed for as if it were the only server."""
+    book, _ = make_leader(State(1, "before", 0, ()))
+    now = 0
+    seen: list[set[str]] = []
+    for step in range(40):
+        now = book.wake_at() or now
+        effects = book.tick(now)
+        for commit in [effect for effect in effects if isinstance(effect, Commit)]:
+            effects = book.committed(now, commit.state)
+        seen += [set(grants(effects))] if grants(effects) else []
+        for k, server in enumerate(polls(effects)):
+            report = make_report(server, holds(0), sent_at=now + step, stands_at=now + step)
+            reply = book.receive(now + 1 + k, server, report)
+            seen += [set(grants(reply))] if grants(reply) else []
+    assert book.state.period > 3
+    assert all(each == {"s1", "s2"} for each in seen), seen

@@ -1,0 +1,58 @@
+"""Where tokens should be, from what servers reported (section III-D)."""
+
+from __future__ import annotations
+
+from bursar.rates.controller import Picture, ServerView, Targets, Terms
+from bursar.rates.messages import UNBOUNDED, Report, Row
+from bursar.rates.placement import KEPT_FREE, Placement
+from bursar.world import SECOND_NS
+
+RATE = 500.0
+
+
+def see(server: str, *tenants: str, dispatched: int = 0) -> ServerView:
+    """A server at which these tenants keep requests waiting."""
+    rows = {tenant: Row(tenant, 0, dispatched, 5, 50, True) for tenant in tenants}
+    report = Report(server, 1, 0, 0, 1, 0, 1, SECOND_NS, SECOND_NS // 5, 100, 0, tuple(rows.values()))
+    return ServerView(server, 1, 0, report, rows, seen_ns=SECOND_NS // 5)
+
+
+def place(terms: dict[str, Terms], *servers: ServerView) -> tuple[Targets, Placement]:
+    placement = Placement({view.name: RATE for view in servers}, {})
+    picture = Picture(0, SECOND_NS, SECOND_NS, servers, terms, 1, {})
+    return placement(picture), placement
+
+
+def reserved(targets: Targets, server: str) -> int:
+    return sum(priority for _, priority in targets[server].values())
+
+
+def test_reservations_leave_a_full_server_some_time_where_others_can_take_them() -> None:
+    """Experiment 3's first server: one tenant has no other, three have."""
+    terms = {f"t{k}": Terms(300, None) for k in range(1, 5)}
+    servers = [see(f"s{k}", *(f"t{j}" for j in range(k, 5))) for k in range(1, 5)]
+    targets, placement = place(terms, *servers)
+    assert targets["s1"]["t1"] == (UNBOUNDED, 300)
+    assert reserved(targets, "s1") <= (1 - KEPT_FREE[0]) * RATE
+    assert sum(reserved(targets, view.name) for view in servers) == 1_200
+    assert placement.shortfall == {}
+
+
+def test_a_server_reserved_whole_is_used_whole() -> None:
+    targets, placement = place({"a": Terms(300, None), "b": Terms(200, None)}, see("s1", "a", "b"))
+    assert reserved(targets, "s1") == 500
+    assert placement.shortfall == {}
+
+
+def test_what_fits_nowhere_is_named() -> None:
+    targets, placement = place({"a": Terms(400, None), "b": Terms(200, None)}, see("s1", "a", "b"))
+    assert sum(placement.shortfall.values()) == 100
+    assert reserved(targets, "s1") == 600, "tokens that may not be used cost nothing"
+
+
+def test_allowances_of_a_tenant_sum_to_its_limit() -> None:
+    targets, _ = place(
+        {"a": Terms(100, 330)}, see("s1", "a", dispatched=20), see("s2", "a", dispatched=7), see("s3")
+    )
+    assert sum(rows["a"][0] for rows in targets.values()) == 330
+    assert all(rows["a"][1] <= rows["a"][0] for rows in targets.values())
