@@ -65,6 +65,9 @@ def config(
 def serve(
     policy: PolicyFile,
     listen: Annotated[str, typer.Option(metavar="HOST:PORT", help="Where Envoys reach it.")] = LISTEN,
+    protocol: Annotated[
+        str, typer.Option(help="rlqs: Envoys decide by assigned quotas; rls: they ask about every request.")
+    ] = "rlqs",
     time_to_live: Annotated[int, typer.Option(help="Seconds that an assignment holds.")] = 8,
     overlap: Annotated[
         float, typer.Option(help="How far beyond a limit shares may be while they move; 0: never.")
@@ -77,7 +80,8 @@ def serve(
 ) -> None:
     """Serve quotas to Envoys until SIGTERM or Ctrl-C.
 
-    Every resource of kind rate is a domain. Metrics are where the policy's daemon has them.
+    Every resource of kind rate is a domain (with rls: of every kind). Metrics are where the
+    policy's daemon has them.
 
     Example: bursar envoy serve policy.toml --listen 127.0.0.1:18081
     """
@@ -88,8 +92,30 @@ def serve(
     from bursar.runtime import logs
 
     logs.configure(log, level)
+    if protocol == "rls":
+        asyncio.run(_serve_decisions(load(policy), listen))
+        return
+    if protocol != "rlqs":
+        raise UsageError(f"the protocol is {protocol!r}: pass rlqs or rls")
     settings = Settings(time_to_live_s=time_to_live, overlap=overlap, burst_s=burst)
     asyncio.run(_serve(load(policy), settings, listen))
+
+
+async def _serve_decisions(policy: Policy, listen: str) -> None:
+    import asyncio
+    import signal
+
+    from bursar.integrations.envoy.decisions import DecisionServer
+    from bursar.runtime.client import connect
+
+    stopped = asyncio.Event()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        asyncio.get_running_loop().add_signal_handler(number, stopped.set)
+    async with await connect(policy) as held:
+        server = DecisionServer(held, policy.daemon.tls)
+        await server.start(listen)
+        await stopped.wait()
+        await server.stop()
 
 
 async def _serve(policy: Policy, settings: Settings, listen: str) -> None:

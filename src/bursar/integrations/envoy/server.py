@@ -16,13 +16,12 @@ from typing import Any, NoReturn
 import grpc
 from envoy.service.rate_limit_quota.v3 import rlqs_pb2
 
-from bursar.errors import UsageError
 from bursar.integrations.envoy.fleet import ALLOW_ALL, FILL_S, MARGIN_NS
+from bursar.integrations.envoy.listening import add_port
 from bursar.integrations.envoy.mark import LifeMark
 from bursar.integrations.envoy.settings import Settings, find_resources, make_book, wire_time_to_live_s
 from bursar.integrations.envoy.wire import deny_unknown, read_report, write_orders
 from bursar.policy import Policy, RatePolicy
-from bursar.policy.names import is_loopback
 from bursar.runtime import logs
 from bursar.runtime.clock import BootClock
 from bursar.world import SECOND_NS, Clock
@@ -229,10 +228,7 @@ class EnvoyServer:
         options = [("grpc.max_receive_message_length", MESSAGE_MAX_BYTES), ("grpc.so_reuseport", 0)]
         self._server = grpc.aio.server(options=options, maximum_concurrent_rpcs=STREAMS_MAX)
         self._server.add_generic_rpc_handlers((make_handler(QuotaService(self.fleets)),))
-        try:
-            port = self._add_port(address)
-        except RuntimeError as error:
-            raise UsageError(f"{address} cannot be had ({error}); pass another with --listen") from error
+        port = add_port(self._server, address, self._policy.daemon.tls)
         self._mark.touch()
         await self._server.start()
         self._tasks = [asyncio.create_task(fleet.run()) for fleet in self.fleets.values()]
@@ -240,17 +236,6 @@ class EnvoyServer:
         host = address.rpartition(":")[0]
         logs.info("envoy.ready", address=f"{host}:{port}", domains=",".join(self.fleets))
         return port
-
-    def _add_port(self, address: str) -> int:
-        tls = self._policy.daemon.tls
-        if tls is not None:
-            pair = (Path(tls.key).read_bytes(), Path(tls.cert).read_bytes())
-            authority = Path(tls.ca).read_bytes()
-            credentials = grpc.ssl_server_credentials([pair], authority, require_client_auth=True)
-            return int(self._server.add_secure_port(address, credentials))
-        if not is_loopback(address):
-            raise UsageError(f"{address} is beyond loopback: set daemon.tls in the policy, or use 127.0.0.1")
-        return int(self._server.add_insecure_port(address))
 
     async def _keep_marking(self) -> None:
         while True:
