@@ -108,9 +108,10 @@ def test_a_server_that_answered_the_poll_before_a_period_opened_is_waited_for_af
     now = 0
     seen: list[set[str]] = []
     for step in range(40):
-        now = book.wake_at() or now
+        now = (book.wake_at() or now) + MILLISECOND_NS // 2
         effects = book.tick(now)
         for commit in [effect for effect in effects if isinstance(effect, Commit)]:
+            now += 5 * MILLISECOND_NS
             effects = book.committed(now, commit.state)
         seen += [set(grants(effects))] if grants(effects) else []
         for k, server in enumerate(polls(effects)):
