@@ -78,10 +78,9 @@ def _find_in_quota(name: str, statistics: Mapping[str, Any]) -> Iterable[Alert]:
 
 
 def _find_in_pool(name: str, statistics: Mapping[str, Any]) -> Iterable[Alert]:
-    for tenant, row in tenants_of(statistics).items():
-        if row.get("over_reserving"):
-            text = f"{tenant} reserves more than it uses, period after period"
-            yield Alert("warning", name, text, "lower its reservation: others could have it")
+    for tenant in statistics.get("overreserving") or ():
+        text = f"{tenant} reserves more than it uses, period after period"
+        yield Alert("warning", name, text, "lower its reservation: others could have it")
 
 
 _FINDERS = {"rate": _find_in_rate, "quota": _find_in_quota, "pool": _find_in_pool}

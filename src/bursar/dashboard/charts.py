@@ -90,7 +90,7 @@ def draw_promises(
     return _base(
         tooltip={"trigger": "item"},
         legend={"bottom": 0, "textStyle": {"color": INK}},
-        grid={"left": 8, "right": 24, "top": 16, "bottom": 36, "containLabel": True},
+        grid={"left": 8, "right": 40, "top": 16, "bottom": 36, "containLabel": True},
         xAxis=_axis("value", ""),
         yAxis=_axis("category", "", data=shown),
         series=[bars, marks("reservation", reservation, GREEN), marks("limit", limit, RED)],
@@ -197,7 +197,7 @@ def draw_records(records: Mapping[str, int]) -> Options:
     ]
     return _base(
         tooltip={"trigger": "item"},
-        grid={"left": 8, "right": 24, "top": 8, "bottom": 8, "containLabel": True},
+        grid={"left": 8, "right": 40, "top": 8, "bottom": 8, "containLabel": True},
         xAxis=_axis("value"),
         yAxis=_axis("category", data=shown, axisLine={"show": False}),
         series=[{"name": "is owed", "type": "bar", "barWidth": "50%", "data": data}],
@@ -224,7 +224,7 @@ def draw_accounts(whole: Mapping[str, Mapping[str, Any]]) -> Options:
     return _base(
         tooltip={"trigger": "axis", "axisPointer": {"type": "shadow"}},
         legend={"bottom": 0, "textStyle": {"color": INK}},
-        grid={"left": 8, "right": 24, "top": 8, "bottom": 36, "containLabel": True},
+        grid={"left": 8, "right": 40, "top": 8, "bottom": 36, "containLabel": True},
         xAxis=_axis("value"),
         yAxis=_axis("category", data=shown),
         series=series,

@@ -68,6 +68,16 @@ class History:
                     lines.setdefault(tenant, []).append((round(sample.wall_s * 1000), row[field]))
         return lines
 
+    def totals(self, resource: str, fields: tuple[str, ...]) -> dict[str, list[tuple[float, float]]]:
+        """Of each field: (wall time in ms, the figure of the whole resource as it was)."""
+        lines: dict[str, list[tuple[float, float]]] = {}
+        for sample in self._samples:
+            statistics = sample.reading.statistics.get(resource, {})
+            for field in fields:
+                if isinstance(statistics.get(field), int | float):
+                    lines.setdefault(field, []).append((round(sample.wall_s * 1000), statistics[field]))
+        return lines
+
 
 def tenants_of(statistics: Mapping[str, object]) -> Mapping[str, Mapping[str, int]]:
     """The figures by tenant, under either of the names that kinds use."""

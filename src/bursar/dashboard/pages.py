@@ -16,7 +16,7 @@ from bursar.dashboard.alerts import find_alerts
 from bursar.dashboard.history import History, Sample
 from bursar.dashboard.views.alerts import AlertsView
 from bursar.dashboard.views.claims import ClaimView
-from bursar.dashboard.views.others import PlainView
+from bursar.dashboard.views.pools import PoolView
 from bursar.dashboard.views.quotas import QuotaView
 from bursar.dashboard.views.rates import RateView
 from bursar.dashboard.views.shares import ShareView
@@ -40,7 +40,7 @@ class View(Protocol):
     def refresh(self, sample: Sample, history: History) -> None: ...
 
 
-VIEWS |= {"rate": RateView, "share": ShareView, "quota": QuotaView, "pool": PlainView, "claim": ClaimView}
+VIEWS |= {"rate": RateView, "share": ShareView, "quota": QuotaView, "pool": PoolView, "claim": ClaimView}
 
 
 @dataclass

@@ -30,6 +30,7 @@ RATE = "api"
 SHARE = "disk"
 QUOTA = "budget"
 CLAIM = "machines"
+POOL = "records"
 
 TENANTS: dict[str, dict[str, Any]] = {
     "acme": {"reservation": "150/s", "limit": "300/s", "weight": 2},
@@ -46,6 +47,12 @@ LENDERS: dict[str, dict[str, Any]] = {
     "backup": {"weight": 1},
 }
 
+
+READERS: dict[str, dict[str, Any]] = {
+    "catalogue": {"reservation": "400/s"},
+    "orders": {"reservation": "300/s", "limit": "500/s"},
+    "reports": {},
+}
 
 SPENDERS = ("acme/search", "globex")
 BUDGET_NODES = (CONTROLLER, "a")
@@ -78,6 +85,7 @@ def describe_others() -> dict[str, dict[str, Any]]:
             },
         },
         CLAIM: {"kind": "claim", "paths": True, "dead_holder": "requeue"},
+        POOL: {"kind": "pool", "capacity": "1k/s", "batch": 50, "tenant": READERS},
     }
     return {name: table for name, table in wanted.items() if find_spec(MODULES[table["kind"]])}
 

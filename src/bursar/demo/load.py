@@ -14,7 +14,9 @@ from bursar.demo.cluster import (
     CLAIM,
     CONTROLLER,
     LENDERS,
+    POOL,
     QUOTA,
+    READERS,
     SERVERS,
     SHARE,
     SPENDERS,
@@ -28,6 +30,8 @@ TICK_S = 0.005
 WAIT_S = 5.0
 PAUSE_S = 0.05
 SHARE_CONCURRENCY = 40
+READ_CONCURRENCY = 4
+READ_AT_ONCE = 10
 LENDER = "simulation"
 MODEST_CONCURRENCY = 4
 """What the lender keeps waiting while it needs little: less than half of what is its own."""
@@ -100,6 +104,9 @@ class Load:
             if self._cluster.other(QUOTA, node) is not None:
                 for tenant in SPENDERS:
                     self._begin(self._spend(tenant, node), QUOTA)
+        for tenant in READERS if self._cluster.other(POOL) else ():
+            for _ in range(READ_CONCURRENCY):
+                self._begin(self._read(tenant), POOL)
         for number in range(6 if claim else 0):
             self._begin(self._operate(number), CLAIM)
 
@@ -160,6 +167,16 @@ class Load:
             with suppress(Refused, Unknown):
                 async with share.acquire(tenant, wait=WAIT_S):
                     self.shared[tenant] += 1
+
+    async def _read(self, tenant: str) -> None:
+        """Reads in handfuls: a token for each."""
+        pool = self._other(POOL)
+        while True:
+            try:
+                async with pool.acquire(tenant, READ_AT_ONCE, wait=1.0):
+                    await asyncio.sleep(TICK_S)
+            except (Refused, Unknown):
+                await asyncio.sleep(PAUSE_S)
 
     async def _spend(self, tenant: str, node: str) -> None:
         """A gateway that reserves for the longest answer and pays for the real one."""

@@ -5,7 +5,6 @@ from __future__ import annotations
 from nicegui import ui
 
 from bursar.dashboard.history import History, Sample
-from bursar.dashboard.views.others import flat
 from bursar.dashboard.views.parts import Facts, Table
 
 HOLDERS = {"names": "names", "tenant": "tenant", "id": "claim"}
@@ -25,7 +24,9 @@ class ClaimView:
 
     def refresh(self, sample: Sample, history: History) -> None:
         statistics = sample.reading.statistics[self._name]
-        facts = {key.replace("_", " "): value for key, value in flat(statistics).items()}
-        self._facts.show({key: value for key, value in facts.items() if value not in ("", None)})
+        facts = {key.replace("_", " "): value for key, value in statistics.items()}
+        self._facts.show(
+            {key: value for key, value in facts.items() if isinstance(value, int | str) and value != ""}
+        )
         for table, key in ((self._holders, "holders"), (self._queue, "queue")):
             table.show([{"id": id, **row} for id, row in statistics.get(key, {}).items()])

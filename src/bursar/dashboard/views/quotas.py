@@ -92,4 +92,6 @@ def _write_end(row: Mapping[str, Any]) -> str:
         return f"in {lasts_s:.0f} s"
     if lasts_s < 7200:
         return f"in {lasts_s / 60:.0f} min"
-    return f"in {lasts_s / 3600:.0f} h"
+    if lasts_s < 48 * 3600:
+        return f"in {lasts_s / 3600:.0f} h"
+    return f"in {lasts_s / 86400:.0f} days"

@@ -1,0 +1,53 @@
+"""A pool: the estimate of the capacity, what was issued and used, what each client took."""
+
+from __future__ import annotations
+
+from nicegui import ui
+
+from bursar.dashboard import charts
+from bursar.dashboard.history import History, Sample
+from bursar.dashboard.views.parts import Chart, Facts, Table
+
+COLUMNS = {
+    "tenant": "tenant",
+    "reservation": "reservation",
+    "gets": "gets a second",
+    "spent": "spent",
+    "reserve": "reserved left",
+    "hand": "from the pool",
+    "given_up": "given up",
+    "denied": "denied",
+    "granted": "granted",
+    "refused": "refused",
+    "overreserving": "over-reserving",
+}
+TOTALS = ("capacity", "issued", "used")
+THROUGH = ("granted", "would_refuse", "fallback")
+
+
+class PoolView:
+    def __init__(self, name: str) -> None:
+        self._name = name
+        self._facts = Facts()
+        with ui.element("div").classes("two-columns"):
+            self._capacity = Chart(f"{name}/capacity", "Capacity as estimated, tokens issued and used")
+            self._lines = Chart(f"{name}/lines", "What each tenant gets, over time")
+        with ui.card().classes("w-full"):
+            ui.label("Tenants (tokens of this period)").classes("card-title")
+            self._tenants = Table(f"{name}/tenants", COLUMNS)
+
+    def refresh(self, sample: Sample, history: History) -> None:
+        statistics = sample.reading.statistics[self._name]
+        self._facts.show({key: statistics.get(key) for key in ("leading", "period", *TOTALS, "shadow")})
+        totals = history.totals(self._name, TOTALS)
+        self._capacity.show(charts.draw_lines(totals, "a period"), "" if totals else "nothing seen yet")
+        lines = history.rates(self._name, THROUGH)
+        self._lines.show(charts.draw_lines(lines, "a second"), "" if lines else "not two samples yet")
+        gets = {tenant: points[-1][1] for tenant, points in lines.items() if points}
+        over = statistics.get("overreserving") or ()
+        self._tenants.show(
+            [
+                {"tenant": name, "gets": gets.get(name), "overreserving": name in over, **row}
+                for name, row in statistics["tenants"].items()
+            ]
+        )
