@@ -1,0 +1,42 @@
+"""Claims: named resources, shared or exclusive, all at once or not at all.
+
+**The idea** (the thesis, chapter 3). Work that needs several things does not lock them one by one; it
+says what it needs, waits as a *task*, and is granted everything in one step. Nobody holds one thing
+while waiting for another, so nothing deadlocks and nothing stands idle in the hands of a waiter.
+
+**The parts.**
+
+    requirements    names and modes; paths, parts, templates (sections 3.2.1, 6.2.4)
+    model           a task, and the table of its states (4.4.1, figure 4-6)
+    layout          where things are in the store (4.2)
+    queue           who waits for what and who is next: the algorithm, pure (3.2, 6.2.1, 6.2.2)
+    book            every transaction that changes who owns what, with the invariants (4.3)
+    desk, courier   an instance: carries transactions, looks after tasks, takes over (4.4, 6.2.3)
+    tracker         how a task is done and how its end is learnt (4.1)
+    fences, guards  numbers that tell an old owner from a new one, and who checks them
+    app, resource   what users call
+
+**Why it is safe.** The store decides: see the invariants in `book`. An instance may be stale, slow,
+paused, cut off or dead; several may run; replies may be lost. Execution is at least once, its
+completion is recorded once, and a deposed owner is refused wherever a guard stands.
+
+**What differs from the thesis, and why.**
+
+- Releasing is one transaction too. Figure 4-5 deletes node by node, and a crash in between leaves a
+  name that nobody owns and nobody can take.
+- An exclusive owner is written in the name's own node, under its version; sharers are nodes of
+  their own, so that they do not disturb each other. An empty shared phase counts as free: the
+  thesis's last sharer must know that it is the last.
+- `busy` marks are beside the tasks, not below them, so that two listings tell what nobody looks
+  after.
+- A task waits at one name that blocks it, and a release looks at those who wait at that name; the
+  thesis loops over everybody. Both grant the same tasks (tests/claims/test_queue.py).
+- The order: by conflicts instead of release, with priorities, turns of tenants, and an aging bound
+  past which a task reserves its names (6.2.1). The thesis's own order is there as `release_order`.
+- Grants go many to a transaction, and several transactions are in flight (6.2.3). A transaction is
+  never built on what another one in flight has yet to make so.
+
+**The bound of waiting.** A task that has waited `aging` reserves its names; from then on nobody who
+asked later takes one of them. It is granted once all who hold or reserved them before have let go:
+`aging` + the time of one look of the other instances (200 ms) + the longest hold among them.
+"""

@@ -24,7 +24,7 @@ from typing import Any, Literal
 from bursar.claims.book import ClaimBook, Draft, Plan, View, names_of
 from bursar.claims.desk import Desk
 from bursar.claims.fences import make_epoch, make_fence
-from bursar.claims.layout import TASK_SHARDS, Layout, is_claim_id
+from bursar.claims.layout import TASK_SHARDS, Layout, is_claim_id, node_name, share_of
 from bursar.claims.model import Outcome, State, Task
 from bursar.claims.queue import Order, Queue, conflict_order
 from bursar.claims.requirements import Mode
@@ -54,6 +54,7 @@ FRESH_NS = 50 * MILLISECOND_NS
 LOOK_NS = 5 * SECOND_NS
 """Watches tell when to look for tasks that nobody looks after; this is for what they do not tell."""
 
+LOOK_AGAIN_NS = 200 * MILLISECOND_NS
 TEND_NS = 200 * MILLISECOND_NS
 POLL_NS = 500 * MILLISECOND_NS
 RETRY_NS = 50 * MILLISECOND_NS
@@ -128,6 +129,7 @@ class Instance:
         self._look = asyncio.Event()
         self._in_flight = 0
         self._unsure: dict[str, None] = {}
+        self._passed: dict[str, None] = {}
         self._written: dict[str, None] = {}
         self._deferred: list[Mine] = []
         self._followed: dict[str, None] = {}
@@ -960,10 +962,29 @@ class Instance:
         for ids, marked in zip(tasks, busy, strict=True):
             taken = set(marked)
             found += [id for id in ids if id not in taken and id not in self.mine and self._minds(id)]
+        found = self._divide(found)
         for first in range(0, len(found), TAKE_AT_ONCE):
             if generation != self._generation:
                 return
             await self._take(found[first : first + TAKE_AT_ONCE], generation)
+
+    def _divide(self, found: list[str]) -> list[str]:
+        """Instances that look at the same moment do not grab at the same tasks: each takes its share
+        at once, and what another has not taken by the next look."""
+        mine = node_name(self.me)
+        if mine not in self._instances or not self._others:
+            return found
+        place, count = self._instances.index(mine), len(self._instances)
+        taken = [id for id in found if id in self._passed or share_of(id, count) == place]
+        chosen = set(taken)
+        self._passed = dict.fromkeys(id for id in found if id not in chosen)
+        if self._passed:
+            self._spawn(self._look_later(), "look")
+        return taken
+
+    async def _look_later(self) -> None:
+        await self.world.clock.sleep(LOOK_AGAIN_NS)
+        self._look.set()
 
     def _minds(self, id: str) -> bool:
         """Without a tracker nothing can be done here: tasks are left to instances that have one."""

@@ -37,6 +37,11 @@ def task_id(key: str, *, is_claim: bool) -> str:
     return ("ck" if is_claim else "k") + blake2b(key.encode(), digest_size=15).hexdigest()
 
 
+def share_of(id: str, shares: int) -> int:
+    """Which of so many equal shares the task falls into."""
+    return int.from_bytes(blake2b(id.encode(), digest_size=4).digest()) % shares
+
+
 def is_claim_id(id: str) -> bool:
     """Ids of claims begin with c, so that they can be told without reading."""
     return id.startswith("c")
@@ -84,4 +89,4 @@ class Layout:
         return f"{self.root}/released/{shard_of(task, TASK_SHARDS)}/{task}"
 
     def instance(self, name: str) -> str:
-        return f"{self.instances}/{quote(name, safe='')}"
+        return f"{self.instances}/{node_name(name)}"
