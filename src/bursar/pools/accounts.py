@@ -5,12 +5,16 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from bursar.pools.capacity import PPM, Outcome
-from bursar.pools.layout import CAPACITY_MAX, STEP_NS, TICK_NS, Report
+from bursar.pools.layout import CAPACITY_MAX, CHECK_NS, STEP_NS, TICK_NS, Report
 
 RATE_NS = 10 * TICK_NS
 STALE_NS = 5 * TICK_NS
 FAST_PPM = 900_000
-RISK_PPM = 950_000
+SLACK_PART = 8
+LATE_PPM = 700_000
+"""A client is late when its tokens would take it more than so much of the time that is left, at
+the speed of one client alone: others who are not done yet will take some of that time."""
+
 OVERRESERVED_PART = 10
 
 
@@ -22,7 +26,7 @@ class Client:
     returned     tokens of these that it can no longer spend
     report       its last one of this period, and when it last changed
     revoked      its tokens were taken out of its word before it claimed them
-    stale        a word of 256 periods ago that looks like a report of this one; -1 for none
+    stale        a word of 128 periods ago that looks like a report of this one; -1 for none
     fast         it runs as fast as a client alone can
     absent       periods in a row in which it did not claim its tokens
     wasted       periods in a row in which it gave up more than a tenth of its reservation
@@ -74,11 +78,13 @@ class Accounts:
         self.capacity = 0
         self.pooled = 0
         self.began = 0
+        self.held = False
 
     def begin(self, now: int, capacity: int) -> None:
         self.began = now
         self.capacity = min(capacity, CAPACITY_MAX)
         self.pooled = 0
+        self.held = False
         for client in self.clients.values():
             client.begin(now)
 
@@ -120,7 +126,7 @@ class Accounts:
         if not self.printed:
             step = max(1, self.capacity * STEP_NS // self.period_ns)
             # Reports are up to a tick old: what was spent since then still counts as unspent.
-            free = min(free + step, step - self._needed_now(left_ns))
+            free = min(free + step // SLACK_PART, step, self._ahead(now) + step, self._spare(left_ns))
         budget = self.capacity - self.issued()
         return min(taken + max(free, 0), max(taken, ceiling) + budget, CAPACITY_MAX)
 
@@ -145,31 +151,37 @@ class Accounts:
             return min(client.report.unspent, future)
         return client.report.unspent
 
-    def _needed_now(self, left_ns: int) -> int:
-        """What clients need in the next step who can barely get their reservation any more (the
-        local condition of definition 2): pool tokens would slow them down."""
-        if self.client_capacity is None:
+    def _ahead(self, now: int) -> int:
+        """What the node could have done by now, less what it did: below zero, the clients have
+        more under way than it can do, and pool tokens would come before reserved ones."""
+        reports = [client.report for client in self.clients.values() if client.report is not None]
+        if not reports:
             return 0
-        late = sum(self._is_late(client, left_ns) for client in self.clients.values())
-        return late * self.client_capacity * STEP_NS // self.period_ns
+        possible = self.capacity * (now - self.began) // self.period_ns
+        return possible - sum(report.spent for report in reports)
 
-    def _is_late(self, client: Client, left_ns: int) -> bool:
-        if client.report is None or self.client_capacity is None:
-            return False
-        possible = self.client_capacity * left_ns * RISK_PPM // (self.period_ns * PPM)
-        return client.report.unspent > possible
+    def _spare(self, left_ns: int) -> int:
+        """While a client is late for its reservation, what the node can do until the next check
+        besides serving all who still have one at the speed of a client: more would slow them down
+        (the local condition of definition 2)."""
+        if self.client_capacity is None:
+            return self.capacity
+        possible = self.client_capacity * left_ns // self.period_ns
+        unspent = [client.report.unspent for client in self.clients.values() if client.report is not None]
+        if not any(tokens * PPM > possible * LATE_PPM for tokens in unspent):
+            return self.capacity
+        self.held = True
+        busy = sum(tokens * self.period_ns > self.client_capacity * STEP_NS for tokens in unspent)
+        return max(0, self.capacity - busy * self.client_capacity) * CHECK_NS // self.period_ns
 
     # -- how it ended
 
     def close(self, final: dict[str, Report | None]) -> Outcome:
         """The outcome of a period from the last word of each client, or what is known of it."""
-        used = stranded = 0
+        used, saturated = 0, False
         for name, client in self.clients.items():
             report = final.get(name) or client.report
-            if report is None:
-                continue
-            used += report.spent
-            if not client.fast:
-                # What it would have spent in a tick more is in hand of any client at any time.
-                stranded += max(0, report.unspent - report.spent * TICK_NS // self.period_ns)
-        return Outcome(self.capacity, used, stranded)
+            if report is not None:
+                used += report.spent
+                saturated |= report.waiting and not client.fast
+        return Outcome(self.capacity, used, saturated and not self.held)

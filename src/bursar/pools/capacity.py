@@ -26,13 +26,13 @@ class Outcome:
 
     capacity    the estimate it was run with
     used        tokens that were spent
-    stranded    tokens that clients with demand still had when it ended, though they were not at
-                the limit of what a client can do: the data node was too slow for them
+    saturated   requests were waiting when it ended, of clients that were neither at the limit of
+                what a client can do nor held back: if tokens were left, the node was too slow
     """
 
     capacity: int
     used: int
-    stranded: int = 0
+    saturated: bool = False
 
 
 class Capacity(Protocol):
@@ -78,12 +78,11 @@ class PrintedCapacity:
 
 
 class AdaptiveCapacity:
-    """bursar's own. A quiet period and a slow node differ in what is left over: demand that stays
-    away gives its tokens up as time passes, while a client with demand that the node was too slow
-    for still has them at the end (`stranded`). Only then was the node saturated, and what was used
-    is what it can do: the mean of the last few such periods, and at once the last one alone if it
-    lies three deviations below. While everything is used up the estimate rises, by 1 % and then
-    twice as fast each time, up to 8 %. It never falls below `floor`, what was promised to clients.
+    """bursar's own. In a quiet period nobody waits; if requests waited although not everything was
+    used up, the node was saturated, and what was used is what it can do: the mean of the last few
+    such periods, and at once the last one alone if it lies three deviations off. While everything
+    is used up the estimate rises, by 1 % and then twice as fast each time, up to 8 %. It never
+    falls below `floor`, what was promised to clients.
     """
 
     def __init__(self, initial: int, sigma: int = 0, window: int = WINDOW) -> None:
@@ -100,12 +99,12 @@ class AdaptiveCapacity:
             self._rise_ppm = min(2 * self._rise_ppm, RISE_MAX_PPM)
             return
         self._rise_ppm = RISE_PPM
-        if outcome.stranded * PPM > outcome.capacity * EQUAL_PPM:
+        if outcome.saturated:
             self._follow(outcome.used)
 
     def _follow(self, used: int) -> None:
         known = sum(self._window) // len(self._window) if self._window else self.value
-        if used < known - 3 * self._sigma:
+        if abs(used - known) > 3 * self._sigma:
             self._window.clear()
         self._window.append(used)
         self.value = max(1, self.floor, sum(self._window) // len(self._window))

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections import deque
 from itertools import repeat
 
-from bursar.errors import UsageError
+from bursar.errors import NetworkError, UsageError
 from bursar.pools.baton import Baton
 from bursar.pools.engine_book import EngineBook
 from bursar.pools.layout import AMOUNT_MAX, TICK_NS, perform
@@ -37,6 +37,7 @@ class Engine:
         self._pop = self._tokens.pop
         self._looked_at = -TICK_NS
         self._stopped = False
+        self.unreachable = 0
 
     # -- taking: no waiting, and almost always no shared word
 
@@ -104,10 +105,14 @@ class Engine:
         self._looked_at = now
         book = self.book
         book.begin(now, wanted)
-        operation = book.operation()
-        while operation is not None:
-            book.receive(now, perform(self._words, operation))
+        try:
             operation = book.operation()
+            while operation is not None:
+                book.receive(now, perform(self._words, operation))
+                operation = book.operation()
+        except NetworkError:
+            # Words that cannot be reached: what was asked for counts as taken by nobody.
+            self.unreachable += 1
 
     def _drain(self) -> None:
         drained = 0

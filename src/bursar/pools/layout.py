@@ -4,7 +4,7 @@
     pool/NAME/taken             period, count    how many were asked for; clients only ever add
     pool/NAME/asked             period           reports are wanted in this period
     pool/NAME/tokens/TENANT     period, count    reservation tokens, until the client claims them
-    pool/NAME/report/TENANT/k   period, unspent, spent   what a client has and had; k = period mod 2
+    pool/NAME/report/TENANT/k   period, waiting, unspent, spent   what a client has and had; k = period mod 2
 
 A period and a count share one word, so that an addition says in one step which period it was made
 in. Periods are compared for equality alone; they come round again after 2^28, which is eight years
@@ -27,8 +27,8 @@ PERIOD_MAX = (1 << PERIOD_BITS) - 1
 
 AMOUNT_BITS = 28
 AMOUNT_MAX = (1 << AMOUNT_BITS) - 1
-"""The most tokens of one client in one period: a report packs two such numbers and 8 bits of the
-period into one word."""
+"""The most tokens of one client in one period: a report packs two such numbers, 7 bits of the
+period and a flag into one word."""
 
 CAPACITY_MAX = 1 << 35
 """The most tokens of a period. Requests beyond the ceiling still add to `taken`, and half of the
@@ -52,10 +52,11 @@ class Stamp(NamedTuple):
 
 
 class Report(NamedTuple):
-    """What a client says of a period: tokens that it still has, and tokens that it spent. `period`
-    is the period mod 256."""
+    """What a client says of a period: tokens that it still has, tokens that it spent, and whether
+    requests wait. `tag` is the period mod 128."""
 
-    period: int
+    tag: int
+    waiting: bool
     unspent: int
     spent: int
 
@@ -68,14 +69,19 @@ def unpack(word: int) -> Stamp:
     return Stamp(word >> COUNT_BITS, word & COUNT_MAX)
 
 
-def pack_report(period: int, unspent: int, spent: int) -> int:
-    return (
-        (period & 255) << 2 * AMOUNT_BITS | min(unspent, AMOUNT_MAX) << AMOUNT_BITS | min(spent, AMOUNT_MAX)
-    )
+def tag_of(period: int) -> int:
+    """What of a period a report has room for."""
+    return period & 127
+
+
+def pack_report(period: int, unspent: int, spent: int, waiting: bool = False) -> int:
+    head = tag_of(period) << 1 | waiting
+    return head << 2 * AMOUNT_BITS | min(unspent, AMOUNT_MAX) << AMOUNT_BITS | min(spent, AMOUNT_MAX)
 
 
 def unpack_report(word: int) -> Report:
-    return Report(word >> 2 * AMOUNT_BITS, word >> AMOUNT_BITS & AMOUNT_MAX, word & AMOUNT_MAX)
+    head = word >> 2 * AMOUNT_BITS
+    return Report(head >> 1, bool(head & 1), word >> AMOUNT_BITS & AMOUNT_MAX, word & AMOUNT_MAX)
 
 
 def next_period(period: int) -> int:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from bursar.errors import NetworkError
 from bursar.pools.layout import CHECK_NS, perform
 from bursar.pools.monitor_book import MonitorBook
 from bursar.world import Clock, Words
@@ -16,9 +17,17 @@ class Monitor:
         self._clock = clock
         self._words = words
         self._stopped = False
+        self.unreachable = 0
 
     def check(self) -> None:
-        """One round."""
+        """One round. Words that cannot be reached end it: what was done counts, and the next round
+        finds out the rest."""
+        try:
+            self._check()
+        except NetworkError:
+            self.unreachable += 1
+
+    def _check(self) -> None:
         now = self._clock.now()
         book = self.book
         book.begin(now)

@@ -18,6 +18,7 @@ from bursar.pools.layout import (
     Write,
     next_period,
     pack,
+    tag_of,
     unpack,
     unpack_report,
 )
@@ -204,7 +205,7 @@ class MonitorBook:
                 self._empty(value, tried=action == "emptying")
             case "settle":
                 report = unpack_report(value)
-                self._final[tenant] = report if report.period == (self.period - 1) & 255 else None
+                self._final[tenant] = report if report.tag == tag_of(self.period - 1) else None
             case "taken":
                 self._take(value)
             case "raise":
@@ -219,17 +220,18 @@ class MonitorBook:
     ) -> None:
         match action:
             case "stale":
-                tag = next_period(unpack(self._ceiling).period) & 255
-                client.stale = value if unpack_report(value).period == tag else -1
+                tag = tag_of(next_period(unpack(self._ceiling).period))
+                client.stale = value if unpack_report(value).tag == tag else -1
             case "dispatch":
                 self._found = value
                 unclaimed = unpack(value).period == self.period - 1 and unpack(value).tokens > 0
                 client.absent = client.absent + 1 if unclaimed or client.was_revoked else 0
+                # Charged before it can be used: if no answer comes, it may have been dispatched.
+                client.dispatched = client.reservation
                 self._plan.insert(0, ("dispatching", tenant))
             case "dispatching":
-                # Charged before it can be used: the swap may have happened, so it is counted
-                # unless it certainly did not.
-                client.dispatched = client.reservation if value == self._found else 0
+                if value != self._found:
+                    client.dispatched = 0
             case "report":
                 self._note_report(now, client, value)
             case "revoke":
@@ -267,7 +269,7 @@ class MonitorBook:
         """The period that ends, as it was: its last reports are read in the next one."""
         old = self.accounts
         copy = Accounts(old.period_ns, old.client_capacity)
-        copy.capacity = old.capacity
+        copy.capacity, copy.held = old.capacity, old.held
         for name, client in old.clients.items():
             copy.clients[name] = Client(client.reservation, report=client.report, fast=client.fast)
         return copy
@@ -299,7 +301,7 @@ class MonitorBook:
 
     def _note_report(self, now: int, client: Client, word: int) -> None:
         report = unpack_report(word)
-        if report.period != self.period & 255 or word == client.stale:
+        if report.tag != tag_of(self.period) or word == client.stale:
             return
         client.note(now, report)
         if not self._convert:

@@ -15,10 +15,11 @@ kind may offer:
 
 from __future__ import annotations
 
+from dataclasses import replace
 from importlib import import_module
 
 from bursar.errors import UsageError
-from bursar.policy.values import ResourcePolicy
+from bursar.policy.values import PoolPolicy, ResourcePolicy
 from bursar.resource import Resource
 from bursar.world import World
 
@@ -39,8 +40,17 @@ def open_resource(world: World, policy: ResourcePolicy) -> Resource:
         module = import_module(MODULES[kind])
     except ModuleNotFoundError as error:
         raise _explain(policy.name, kind, error) from error
-    resource: Resource = module.open_resource(world, policy.name, policy)
+    resource: Resource = module.open_resource(_with_words(world, policy), policy.name, policy)
     return resource
+
+
+def _with_words(world: World, policy: ResourcePolicy) -> World:
+    """The world with the shared words that a pool's policy names, if they are not on this host."""
+    if not isinstance(policy, PoolPolicy) or not policy.words.startswith("redis:"):
+        return world
+    from bursar.runtime.redis_words import RedisWords
+
+    return replace(world, words=RedisWords.at(policy.words))
 
 
 def _explain(name: str, kind: str, error: ModuleNotFoundError) -> UsageError:

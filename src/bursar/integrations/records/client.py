@@ -1,0 +1,92 @@
+"""Records behind an engine: no token, no I/O (II-D, step D)."""
+
+from __future__ import annotations
+
+import threading
+import time
+from typing import Any, Protocol
+
+from bursar.errors import Refused, UsageError
+from bursar.pools.engine import Engine
+from bursar.pools.layout import TICK_NS
+from bursar.world import SECOND_NS
+
+POLL_S = 0.001
+
+
+class Records(Protocol):
+    """What the one-sided and the two-sided store have in common."""
+
+    size: int
+
+    def read(self, index: int) -> bytes: ...
+
+    def read_many(self, indexes: Any, out: Any | None = None) -> Any: ...
+
+    def write(self, index: int, data: bytes) -> None: ...
+
+
+class RecordClient:
+    """A tenant's way to the records, from any number of threads. A thread ticks for the engine."""
+
+    def __init__(self, store: Records, engine: Engine) -> None:
+        self.store = store
+        self.engine = engine
+        self._take = engine.take
+        self._read = store.read
+        self._stop = threading.Event()
+        self._ticker = threading.Thread(target=self._tick, name="pool-tick", daemon=True)
+        self._ticker.start()
+
+    def _tick(self) -> None:
+        while not self._stop.wait(TICK_NS / SECOND_NS):
+            self.engine.tick()
+
+    def read(self, index: int, wait: float = 0.0) -> bytes:
+        """One record for one token. Raises Refused if there is none within `wait` seconds."""
+        if not self._take():
+            self._wait(1, wait)
+        return self._read(index)
+
+    def write(self, index: int, data: bytes, wait: float = 0.0) -> None:
+        """Write one record for one token."""
+        if not self._take():
+            self._wait(1, wait)
+        self.store.write(index, data)
+
+    def read_many(self, indexes: Any, out: Any | None = None, wait: float = 0.0) -> Any:
+        """Many records for a token each, all or none."""
+        count = len(indexes)
+        if count < 1:
+            raise UsageError("read_many needs the number of at least one record")
+        if not self.engine.take_many(count):
+            self._wait(count, wait)
+        return self.store.read_many(indexes, out)
+
+    def _wait(self, tokens: int, wait_s: float) -> None:
+        """Until the pool is filled or a period begins: both show in the ceiling."""
+        until = time.monotonic() + wait_s
+        engine = self.engine
+        engine.book.pending += tokens
+        try:
+            while not engine.take_many(tokens):
+                left_s = until - time.monotonic()
+                if left_s <= 0:
+                    raise self._refusal(tokens)
+                time.sleep(min(POLL_S, left_s))
+        finally:
+            engine.book.pending -= tokens
+
+    def _refusal(self, tokens: int) -> Refused:
+        book = self.engine.book
+        return Refused(
+            f"{book.tenant} has no {tokens} tokens left in this period and the pool is empty; "
+            "pass wait=, or a longer one",
+            limit=book.reservation,
+            remaining=0,
+            retry_after=book.period_ns / SECOND_NS,
+        )
+
+    def close(self) -> None:
+        self._stop.set()
+        self._ticker.join(1.0)
