@@ -84,14 +84,14 @@ def _compare(
     paper: tuple[float, float, float] | None,
 ) -> dict[str, Any]:
     free = msgspec.structs.replace(plan, controlled=False, duration_s=(free_periods + 2) * plan.period_s)
-    runs = {"round robin": run_plan(free), "pShift": run_plan(plan)}
+    runs = {"round robin": run_plan(free), "controlled": run_plan(plan)}
     found = {title: measure(outcome) for title, outcome in runs.items()}
     pictures = []
     if paper is None:
         shown = {title: (outcome, found[title].periods[:4]) for title, outcome in runs.items()}
         pictures = [figures.draw_periods(out / f"{name}-service.png", shown, columns=1)]
-    controlled = found["pShift"]
-    talking = measure_communication(runs["pShift"])
+    controlled = found["controlled"]
+    talking = measure_communication(runs["controlled"])
     return {
         "scale": plan.rate / PAPER_RATE,
         "server_rate": plan.rate,
@@ -103,8 +103,9 @@ def _compare(
         "over_limit": {title: each.over_limit for title, each in found.items()},
         "infeasible": controlled.infeasible,
         "missed_though_feasible": controlled.missed_feasible,
+        "misses": controlled.misses,
         "communication": float(np.median(talking)),
-        "gap": measure_gap(runs["pShift"]),
+        "gap": measure_gap(runs["controlled"]),
         "counted_by_memcached": {title: outcome.backend_counted for title, outcome in runs.items()},
         "figures": pictures,
         "table": make_table(plan, runs, found, talking, paper),
@@ -119,7 +120,7 @@ def make_table(
     talking: list[float],
     paper: tuple[float, float, float] | None,
 ) -> list[dict[str, str]]:
-    free, controlled = found["round robin"], found["pShift"]
+    free, controlled = found["round robin"], found["controlled"]
     used = max(outcome.used for outcome in runs.values())
     said = [f"{value:.1%}" for value in paper] if paper else ["(figure)", "(figure)", "all"]
     smallest = min(terms[0] for terms in plan.terms.values())
@@ -135,6 +136,6 @@ def make_table(
         ("controlled: requests over a limit", "0", str(controlled.over_limit)),
         ("periods", "4", str(len(controlled.periods))),
         ("communication, part of a period (median)", "0.9 %", f"{np.median(talking):.2%}"),
-        ("between two periods (median)", "-", f"{measure_gap(runs['pShift']):.2%}"),
+        ("between two periods (median)", "-", f"{measure_gap(runs['controlled']):.2%}"),
     )
     return [{"": name, "paper": value, "bursar": ours} for name, value, ours in rows]

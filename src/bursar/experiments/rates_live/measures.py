@@ -55,6 +55,12 @@ class Findings:
     def missed_feasible(self) -> int:
         return int((~self.met & self.feasible).sum())
 
+    @property
+    def misses(self) -> list[list[int]]:
+        """(period, tenant by number, served) of every reservation that was missed."""
+        found = np.argwhere(~self.met)
+        return [[self.periods[row], int(column), int(self.served[row, column])] for row, column in found]
+
 
 def measure(outcome: Outcome) -> Findings:
     """The periods that lie wholly between one period after the start and the end."""
