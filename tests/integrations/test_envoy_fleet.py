@@ -173,6 +173,23 @@ def test_after_a_restart_an_envoy_gets_at_most_what_it_was_seen_to_use() -> None
     assert book.current.sum() == 1000
 
 
+def test_after_a_restart_one_that_holds_something_unknown_is_not_told_nothing() -> None:
+    for keeps, told in ((False, [600]), (True, [])):
+        limit = np.array([1000])
+        terms = Terms(np.zeros_like(limit), limit, np.ones_like(limit))
+        book = FleetBook(["t0"], terms, 0, hold_ns=HOLD_NS, overlap=0.0, keeps=keeps)
+        used, idle = join(book, 0), join(book, 0)
+        book.report(0, used, [0], [4], [300], [50])
+        book.report(0, idle, [0], [4], [0], [0])
+        orders = book.decide(0)
+        assert [rate for order in orders for rate in order.rates.tolist()] == told
+        book.report(REPORT_NS, used, [0], [5], [300], [50])
+        book.report(REPORT_NS, idle, [0], [5], [0], [0])
+        book.decide(REPORT_NS)
+        assert book.decide(book.learnt_at)
+        assert book.current.sum() == 1000
+
+
 def test_a_restart_leaves_newcomers_the_overlap_alone() -> None:
     for overlap, most in ((0.0, 0), (0.5, 500)):
         book = make_book([1000], overlap=overlap, fresh=False)

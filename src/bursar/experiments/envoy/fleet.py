@@ -118,10 +118,11 @@ def _make_static() -> Any:
 async def drive(run: Run, phases: list[Phase], phase_s: int) -> Load:
     traffic = Load({name: envoy.port for name, envoy in run.envoys.items()})
     for number, phase in enumerate(phases):
-        await asyncio.to_thread(run.act, phase.action)
+        acting = asyncio.create_task(asyncio.to_thread(run.act, phase.action))
         traffic.rates = dict(phase.rates)
         traffic.rates |= {(STATIC[name], tenant): rate for (name, tenant), rate in phase.rates.items()}
         await traffic.run((number + 1) * phase_s)
+        await acting
     traffic.close()
     return traffic
 

@@ -77,12 +77,16 @@ class FleetBook:
         hold_ns: int = 8 * SECOND_NS,
         overlap: float = 0.5,
         fresh: bool = False,
+        keeps: bool = False,
     ) -> None:
+        """`fresh`: nothing of an earlier server is in force. `keeps`: Envoys do not let an
+        assignment run out, so what they hold need not be renewed while it is being learnt."""
         self.tenants = tuple(tenants)
         self.terms = terms
         self.rows: Mapping[str, int] = {name: row for row, name in enumerate(tenants)}
         self.overlap = overlap
         self.hold_ns = hold_ns
+        self.keeps = keeps
         self.learnt_at = now if fresh else now + hold_ns + MARGIN_NS
         self._free_after: dict[int, int] = {}
         self._slots: dict[int, int] = {}
@@ -207,12 +211,16 @@ class FleetBook:
     def _learn(self) -> Whole:
         """What each Envoy was seen to use; newcomers, who can hold nothing, share the overlap."""
         share = (self.overlap * self._even_share(np.arange(len(self.tenants)))).astype(np.int64)
-        new = self.member & (self.evidence == NEWCOMER)
-        used = np.maximum(self.current, np.where(new, share[:, None], np.maximum(self.evidence, 0)))
+        seen = np.zeros_like(self.evidence) if self.keeps else np.maximum(self.evidence, 0)
+        used = np.maximum(self.current, np.where(self._newcomers(), share[:, None], seen))
         part = np.minimum(1.0, self.terms.limit / np.maximum(used.sum(axis=1), 1))
         all_part = min(1.0, self.terms.capacity / max(float((used.sum(axis=1) * part).sum()), 1.0))
         learnt: Whole = np.floor(used * (part * all_part)[:, None]).astype(np.int64)
         return learnt
+
+    def _newcomers(self) -> Flags:
+        new: Flags = self.member & (self.evidence == NEWCOMER)
+        return new
 
     def _aim(self, now: int) -> Whole:
         target = share_out(self.terms, self._firm_demand(now), self.member)
@@ -271,10 +279,13 @@ class FleetBook:
 
     def _order(self, now: int, before: Whole) -> list[Orders]:
         send = ((self.current != before) | self.due) & self.member
+        if now < self.learnt_at:
+            # To one that may hold more than we know of, no word is better than "nothing".
+            send &= (self.current > 0) | self._newcomers()
         # One that has nothing and wants nothing is forgotten at once: its next request then makes
         # the Envoy report at once, not at the end of its interval.
         idle = (self.current == 0) & (self.demand == 0) & (now - self.busy_at >= SEEN_MIN_NS)
-        quiet = self.member & self.due & (idle | (now - self.busy_at >= QUIET_NS))
+        quiet = send & self.due & (idle | (now - self.busy_at >= QUIET_NS))
         self.due[:] = False
         self.expires_at[send] = now + self.hold_ns + MARGIN_NS
         open_rows = (self.terms.limit >= UNLIMITED) & (self.terms.capacity >= UNLIMITED)

@@ -70,6 +70,7 @@ def make_book(policy: RatePolicy, settings: Settings, now: int, *, fresh: bool) 
         hold_ns=settings.time_to_live_s * SECOND_NS,
         overlap=settings.overlap,
         fresh=fresh,
+        keeps=policy.without_bursar.mode == "keep",
     )
 
 
