@@ -42,8 +42,23 @@ def test_rates_are_made_of_what_was_counted_and_never_negative() -> None:
     history = History()
     for at, granted in ((10.0, 100), (12.0, 150), (13.0, 20)):
         history.add(at, at, read({"tenants": {"acme": {"granted": granted, "would_refuse": granted}}}))
-    assert history.rates("x", "granted") == {"acme": [(12_000, 25.0), (13_000, 0.0)]}
+    assert history.rates("x", ("granted",)) == {"acme": [(12_000, 25.0), (13_000, 0.0)]}
     assert history.rates("x", ("granted", "would_refuse"))["acme"][0] == (12_000, 50.0)
+    assert history.rates("x", ("granted",), ["nobody"]) == {}
+    assert history.latest_rates("x", ("granted",)) == {"acme": 0.0}
+
+
+def test_the_past_is_thin_and_bounded_and_the_newest_samples_are_whole() -> None:
+    history = History()
+    tenants = {f"t{k}": {"granted": k} for k in range(3000)}
+    for at in range(200):
+        history.add(float(at), float(at), read({"tenants": tenants, "servers": {"a": {"good": True}}}))
+    lines = history.rates("x", ("granted",), ["t7"])
+    assert len(lines["t7"]) == 99, "300,000 rows of 3,000 tenants are 100 samples"
+    assert history.find(200) is history.latest
+    recent = history.find(195)
+    assert recent is not None and "servers" in recent.reading.statistics["x"]
+    assert history.find(150) is None
 
 
 def test_a_heat_map_has_each_cell_where_it_belongs() -> None:

@@ -4,13 +4,19 @@ from __future__ import annotations
 
 import itertools
 from collections import deque
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Collection, Iterator, Mapping
+from dataclasses import dataclass, replace
 
 from bursar.dashboard.source import Reading
 
 KEPT = 300
 """Samples kept: five minutes at one a second."""
+
+ROWS_KEPT = 300_000
+"""Rows of tenants kept, over all samples: with very many tenants the past is shorter."""
+
+WHOLE_KEPT = 20
+"""Samples kept whole, to be asked for by number; of older ones only what lines are drawn from."""
 
 
 @dataclass(frozen=True)
@@ -26,14 +32,20 @@ class Sample:
 class History:
     """Samples, newest last."""
 
-    def __init__(self, kept: int = KEPT) -> None:
-        self._samples: deque[Sample] = deque(maxlen=kept)
+    def __init__(self) -> None:
+        self._samples: deque[Sample] = deque()
         self._count = 0
 
     def add(self, at_s: float, wall_s: float, reading: Reading) -> Sample:
         self._count += 1
         sample = Sample(self._count, at_s, wall_s, reading)
         self._samples.append(sample)
+        if len(self._samples) > WHOLE_KEPT:
+            self._samples[-WHOLE_KEPT - 1] = _thin(self._samples[-WHOLE_KEPT - 1])
+        rows = sum(len(tenants_of(statistics)) for statistics in reading.statistics.values())
+        kept = max(WHOLE_KEPT, min(KEPT, ROWS_KEPT // max(1, rows)))
+        while len(self._samples) > kept:
+            self._samples.popleft()
         return sample
 
     @property
@@ -41,23 +53,28 @@ class History:
         return self._samples[-1] if self._samples else None
 
     def find(self, number: int) -> Sample | None:
-        return next((sample for sample in self._samples if sample.number == number), None)
+        """A sample that is still whole."""
+        return next((sample for sample in self._whole() if sample.number == number), None)
 
-    def rates(self, resource: str, field: str | tuple[str, ...]) -> dict[str, list[tuple[float, float]]]:
-        """Of each tenant: (wall time in ms, tokens a second) between samples, from counters."""
-        fields = (field,) if isinstance(field, str) else field
+    def _whole(self) -> list[Sample]:
+        return list(self._samples)[-WHOLE_KEPT:]
+
+    def rates(
+        self, resource: str, fields: tuple[str, ...], tenants: Collection[str] | None = None
+    ) -> dict[str, list[tuple[float, float]]]:
+        """Of each tenant (of `tenants`): (wall time in ms, tokens a second) between samples, from
+        counters."""
         lines: dict[str, list[tuple[float, float]]] = {}
-        samples = list(self._samples)
-        for before, after in itertools.pairwise(samples):
-            old, new = _tenants(before, resource), _tenants(after, resource)
-            passed_s = after.at_s - before.at_s
-            for tenant, row in new.items():
-                if tenant in old and passed_s > 0:
-                    grown = sum(row.get(name, 0) - old[tenant].get(name, 0) for name in fields)
-                    # A node that was started again counts from zero.
-                    rate = round(max(0, grown) / passed_s, 1)
-                    lines.setdefault(tenant, []).append((round(after.wall_s * 1000), rate))
+        for before, after in itertools.pairwise(self._samples):
+            for tenant, rate in _compare(before, after, resource, fields, tenants):
+                lines.setdefault(tenant, []).append((round(after.wall_s * 1000), rate))
         return lines
+
+    def latest_rates(self, resource: str, fields: tuple[str, ...]) -> dict[str, float]:
+        """Of each tenant: tokens a second between the last two samples."""
+        if len(self._samples) < 2:
+            return {}
+        return dict(_compare(self._samples[-2], self._samples[-1], resource, fields, None))
 
     def levels(self, resource: str, field: str) -> dict[str, list[tuple[float, float]]]:
         """Of each tenant: (wall time in ms, the figure as it was)."""
@@ -84,6 +101,32 @@ def tenants_of(statistics: Mapping[str, object]) -> Mapping[str, Mapping[str, in
     found = statistics.get("tenants") or statistics.get("tenant") or {}
     assert isinstance(found, Mapping)
     return found
+
+
+def _compare(
+    before: Sample, after: Sample, resource: str, fields: tuple[str, ...], wanted: Collection[str] | None
+) -> Iterator[tuple[str, float]]:
+    old, new = _tenants(before, resource), _tenants(after, resource)
+    passed_s = after.at_s - before.at_s
+    for tenant in new if wanted is None else wanted:
+        if tenant in old and tenant in new and passed_s > 0:
+            grown = sum(new[tenant].get(name, 0) - old[tenant].get(name, 0) for name in fields)
+            # A node that was started again counts from zero.
+            yield tenant, round(max(0, grown) / passed_s, 1)
+
+
+def _thin(sample: Sample) -> Sample:
+    """Without what is nested deeper than a tenant's figures."""
+    reading = sample.reading
+    thin = {
+        name: {
+            key: value
+            for key, value in statistics.items()
+            if key in ("tenants", "tenant") or not isinstance(value, Mapping)
+        }
+        for name, statistics in reading.statistics.items()
+    }
+    return replace(sample, reading=replace(reading, statistics=thin))
 
 
 def _tenants(sample: Sample, resource: str) -> Mapping[str, Mapping[str, int]]:

@@ -41,13 +41,14 @@ class PoolView:
         self._facts.show({key: statistics.get(key) for key in ("leading", "period", *TOTALS, "shadow")})
         totals = history.totals(self._name, TOTALS)
         self._capacity.show(charts.draw_lines(totals, "a period"), "" if totals else "nothing seen yet")
-        lines = history.rates(self._name, THROUGH)
+        tenants = statistics["tenants"]
+        lines = history.rates(self._name, THROUGH, list(tenants)[: charts.SHOWN_MAX])
         self._lines.show(charts.draw_lines(lines, "a second"), "" if lines else "not two samples yet")
-        gets = {tenant: points[-1][1] for tenant, points in lines.items() if points}
+        gets = history.latest_rates(self._name, THROUGH)
         over = statistics.get("overreserving") or ()
         self._tenants.show(
             [
                 {"tenant": name, "gets": gets.get(name), "overreserving": name in over, **row}
-                for name, row in statistics["tenants"].items()
+                for name, row in tenants.items()
             ]
         )

@@ -64,7 +64,7 @@ class QuotaView:
         facts = {key: statistics[key] or "-" for key in ("window", "unit", "mode")}
         self._facts.show({**facts, "holds": statistics["holds"]})
         self._accounts.show(charts.draw_accounts(whole), "" if whole else "nobody used an account yet")
-        lines = history.rates(self._name, "units")
+        lines = history.rates(self._name, ("units",), list(statistics["tenant"])[: charts.SHOWN_MAX])
         self._lines.show(charts.draw_lines(lines, "a second"), "" if lines else "not two samples yet")
         self._whole.show([_write_account(account, row) for account, row in whole.items()])
         self._ledgers.show(

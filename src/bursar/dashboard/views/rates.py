@@ -46,22 +46,32 @@ class RateView:
     def refresh(self, sample: Sample, history: History) -> None:
         statistics = sample.reading.statistics[self._name]
         tenants, servers = statistics["tenants"], statistics["servers"]
-        lines = history.rates(self._name, THROUGH)
-        gets = {tenant: points[-1][1] for tenant, points in lines.items() if points}
+        gets = history.latest_rates(self._name, THROUGH)
+        drawn = choose_shown(tenants, gets)
+        lines = history.rates(self._name, THROUGH, drawn)
         self._facts.show({key: statistics[key] for key in ("leader", "epoch", "period", "shadow")})
-        self._show_tenants(tenants, gets, statistics["period_ns"] / SECOND_NS)
+        self._show_promises(
+            {name: tenants[name] for name in drawn}, gets, statistics["period_ns"] / SECOND_NS
+        )
+        self._tenants.show([{"tenant": name, "gets": gets.get(name), **row} for name, row in tenants.items()])
         self._lines.show(charts.draw_lines(lines, "a second"), "" if lines else "not two samples yet")
         for chart, field in ((self._tokens, "allowance"), (self._waiting, "waiting")):
             cells = charts.read_tokens(servers, field)
             empty = "" if cells else "no server of it is on the nodes that are watched"
-            chart.show(charts.draw_heat(cells, list(tenants), field), empty)
+            chart.show(charts.draw_heat(cells, drawn, field), empty)
         self._servers.show([{"server": server, **row} for server, row in servers.items()])
 
-    def _show_tenants(
+    def _show_promises(
         self, tenants: Mapping[str, Mapping[str, Any]], gets: Mapping[str, float], period_s: float
     ) -> None:
-        self._tenants.show([{"tenant": name, "gets": gets.get(name), **row} for name, row in tenants.items()])
         reservation = {name: row["reservation"] / period_s for name, row in tenants.items()}
         limit = {name: row["limit"] and row["limit"] / period_s for name, row in tenants.items()}
         shown = {name: gets.get(name, 0.0) for name in tenants}
         self._promises.show(charts.draw_promises(shown, reservation, limit))
+
+
+def choose_shown(tenants: Mapping[str, object], gets: Mapping[str, float]) -> list[str]:
+    """Who is drawn: everyone, or where there are too many those that get the most."""
+    if len(tenants) <= charts.SHOWN_MAX:
+        return list(tenants)
+    return sorted(tenants, key=lambda name: -gets.get(name, 0.0))[: charts.SHOWN_MAX]
