@@ -1,0 +1,106 @@
+"""Having granted tasks done, and learning of their ends from the tracker."""
+
+from __future__ import annotations
+
+from bursar.claims.claiming import Claiming
+from bursar.claims.fences import make_fence
+from bursar.claims.ground import (
+    POLL_NS,
+    Lost,
+)
+from bursar.claims.model import State, Task
+from bursar.claims.tracker import Dispatch, Progress, Report
+from bursar.errors import (
+    FormatError,
+    SessionExpiredError,
+    StoreUnknownError,
+    Unknown,
+)
+from bursar.world import Check
+
+
+class Doing(Claiming):
+    """Dispatches at least once, records the end once."""
+
+    def dispatch_of(self, task: Task) -> Dispatch:
+        return Dispatch(
+            id=task.id,
+            key=task.idempotency_key,
+            tenant=task.tenant,
+            payload=task.payload,
+            attempt=task.attempt,
+            fences=self.fences_of(task),
+        )
+
+    def fences_of(self, task: Task) -> dict[str, int]:
+        pairs = zip(task.needs, task.phases, strict=True)
+        return {name: make_fence(self.epoch, phase) for (name, _), phase in pairs}
+
+    async def _run(self, task: Task) -> None:
+        """Have a granted task done."""
+        if self._tracker is None:
+            return  # whoever submitted it watches the store and does it
+        self._tracked[task.id] = None
+        report = await self._tracker.dispatch(self.dispatch_of(task))
+        await self._await_end(task, report)
+
+    async def _resume(self, task: Task) -> None:
+        """A running task whose instance died."""
+        if self._tracker is None or task.id in self._tracked:
+            return
+        status = await self._tracker.status(self.dispatch_of(task))
+        if status is Progress.LOST:
+            await self._bury(task)
+        else:
+            self._tracked[task.id] = None
+            await self._await_end(task, status if isinstance(status, Report) else None)
+
+    async def _await_end(self, task: Task, report: Report | None) -> None:
+        assert self._tracker is not None
+        while report is None:
+            await self.world.clock.sleep(POLL_NS)
+            status = await self._tracker.status(self.dispatch_of(task))
+            if isinstance(status, Report):
+                report = status
+            elif status is Progress.LOST:
+                self._tracked.pop(task.id, None)
+                if task.id in self.mine:
+                    await self._bury(task)
+                return
+        self._tracked.pop(task.id, None)
+        await self._record_end(task, report)
+
+    async def _record_end(self, task: Task, report: Report) -> None:
+        """Once: by this instance if it still looks after the task, else for whoever does."""
+        try:
+            found = await self.desk.read_task(task.id)
+            if found is None or found[0].attempt != task.attempt or found[0].state is not State.RUNNING:
+                self._count("late")
+                return
+            if task.id in self.mine:
+                recorded = await self.release(task.id, report.outcome, report.result)
+            else:
+                plan = self.book.complete(*found, report.outcome, report.result)
+                await self.world.store.transact([*plan.operations, Check(self.layout.root)])
+                recorded = True
+            self._count("completed" if recorded else "late")
+        except (*Lost, StoreUnknownError, SessionExpiredError, Unknown):
+            # Somebody else records it, or finds it running and asks the tracker.
+            self._count("late")
+            self._look.set()
+
+    async def _bury(self, task: Task) -> None:
+        """The holder of a running task is gone: as the policy says."""
+        generation = self._generation
+        if self._dead_holder == "keep":
+            self._count("kept")
+            return
+        requeue = self._dead_holder == "requeue" and not task.is_claim
+        try:
+            if not await self.remove_holder(task.id, requeue=requeue) and task.id in self.mine:
+                await self.release(task.id, "failed")  # it reported its end after all
+        except SessionExpiredError:
+            self._expired(generation)
+        except (StoreUnknownError, Unknown, FormatError) as error:
+            self.problem = str(error)
+            self._expired(generation)

@@ -1,0 +1,237 @@
+"""Granting: many tasks in one transaction, many transactions in flight, losers try again."""
+
+from __future__ import annotations
+
+import asyncio
+
+from bursar.claims.book import Plan, names_of
+from bursar.claims.doing import Doing
+from bursar.claims.ground import (
+    BATCH_OPERATIONS,
+    IN_FLIGHT_MAX,
+    Lost,
+    Mine,
+    SessionLost,
+)
+from bursar.claims.model import State
+from bursar.errors import (
+    BursarError,
+    FormatError,
+    NodeExistsError,
+    Refused,
+    SessionExpiredError,
+    StoreUnknownError,
+    TooLargeError,
+)
+
+
+class Granting(Doing):
+    """Carries the book's grants to the store."""
+
+    async def _pump(self) -> None:
+        while True:
+            await self._kick.wait()
+            self._kick.clear()
+            # Let everything that is ready in this turn of the loop join the same transaction.
+            await asyncio.sleep(0)
+            self._grant_now()
+            self._record_waiting()
+            self._follow_blockers()
+
+    def _grant_now(self) -> None:
+        """Grant whoever can be granted, as transactions in flight."""
+        while self._in_flight < IN_FLIGHT_MAX:
+            plans = self._plan_batch()
+            if not plans:
+                return
+            self._in_flight += 1
+            self._spawn(self._commit(plans), "grant")
+
+    def _plan_batch(self) -> list[Plan]:
+        """As many as fit one transaction. A name that a transaction in flight writes is left alone
+        until that is over."""
+        plans: list[Plan] = []
+        draft = self.book.draft()
+        operations = 0
+        while operations < BATCH_OPERATIONS and not self._is_full():
+            id = self.queue.pick()
+            if id is None:
+                break
+            mine = self.mine[id]
+            self.queue.leave(id)
+            names = [name for name, _ in mine.task.needs]
+            if any(name not in self.book.views for name in names):
+                self._admit(mine)
+                continue
+            if any(name in self._written for name in names):
+                self._deferred.append(mine)
+                continue
+            mine.granting = True
+            if not mine.task.is_claim:
+                self._running[id] = None
+            self.queue.occupy(id, mine.task.requirements)
+            self.queue.charge(mine.task.tenant)
+            plans.append(self.book.grant(mine.task, mine.version, draft))
+            operations += len(plans[-1].operations)
+        self._written.update(dict.fromkeys(draft.changed))
+        return plans
+
+    def _is_full(self) -> bool:
+        """Whether as many tasks run as this instance is to have done at a time."""
+        return self._running_max is not None and len(self._running) >= self._running_max
+
+    def _end_batch(self, plans: list[Plan]) -> None:
+        for name in plans[0].draft.changed:
+            self._written.pop(name, None)
+        self._in_flight -= 1
+        deferred, self._deferred = self._deferred, []
+        for mine in deferred:
+            if self.mine.get(mine.task.id) is mine:
+                self._enter(mine)
+        self._kick.set()
+
+    async def _commit(self, plans: list[Plan]) -> None:
+        generation = self._generation
+        error: BursarError | None = None
+        granted: list[Plan] = []
+        try:
+            granted = await self._attempt(plans)
+        except (SessionExpiredError, StoreUnknownError, TooLargeError) as raised:
+            error = raised
+        if generation != self._generation:
+            return
+        if granted:
+            self.book.confirm(plans[0].draft, self.world.clock.now())
+        else:
+            self.book.forget(names_of(plans))
+        self._end_batch(plans)
+        if isinstance(error, TooLargeError):
+            self._refuse(plans, error)
+        elif error is not None:
+            # What this instance looks after is unknown now: look anew.
+            self._expired(generation)
+            for plan in plans:
+                self._fail(plan.id, SessionLost(f"{error}: nothing is known to be granted"))
+        elif granted:
+            for plan in granted:
+                self._granted(plan)
+        else:
+            await self._try_again(plans, generation)
+
+    async def _attempt(self, plans: list[Plan]) -> list[Plan]:
+        """The plans that happened."""
+        operations = [operation for plan in plans for operation in plan.operations]
+        try:
+            await self.world.store.transact(operations)
+        except Lost:
+            self._count("races_lost")
+            return []
+        except StoreUnknownError:
+            return plans if await self.desk.happened(plans[0]) else []
+        return plans
+
+    def _refuse(self, plans: list[Plan], error: TooLargeError) -> None:
+        """Only one task that is too large by itself; several are tried one by one."""
+        for plan in plans:
+            self.queue.vacate(plan.id, plan.task.requirements)
+            self.book.forget(name for name, _ in plan.task.needs)
+            self._drop(plan.id)
+            self._fail(plan.id, Refused(f"{error} (claim fewer names at once)"))
+
+    async def _try_again(self, plans: list[Plan], generation: int) -> None:
+        """Losers of a race: read what they need again, and let them wait on."""
+        for plan in plans:
+            self._running.pop(plan.id, None)
+            self.queue.vacate(plan.id, plan.task.requirements)
+        try:
+            await self.desk.repeat(self.world.store.sync)
+            await self._refresh(names_of(plans))
+            for plan in plans:
+                await self._reenter(plan, generation)
+        except SessionExpiredError:
+            self._expired(generation)
+        except (StoreUnknownError, FormatError) as error:
+            self.problem = str(error)
+            self._expired(generation)
+        self._kick.set()
+
+    async def _reenter(self, plan: Plan, generation: int) -> None:
+        mine = self.mine.get(plan.id)
+        if mine is None or generation != self._generation:
+            return
+        mine.granting = False
+        if mine.version is not None:
+            found = await self.desk.read_task(plan.id)
+            if generation != self._generation or self.mine.get(plan.id) is not mine:
+                return
+            if found is None or found[0].state is not State.PENDING:
+                self._drop(plan.id)  # cancelled, or another instance has it
+                self._fail(plan.id, Refused("the claim was cancelled"))
+                return
+            mine.task, mine.version = found
+        self._enter(mine)
+
+    def _granted(self, plan: Plan) -> None:
+        assert plan.after is not None
+        mine = self.mine[plan.id]
+        mine.task, mine.version, mine.granting = plan.after, plan.version + 1, False
+        self.queue.occupy(plan.id, mine.task.requirements)
+        self._count("granted")
+        self.world.trace("claim.granted", task=plan.id, attempt=mine.task.attempt)
+        if not mine.task.is_claim:
+            self._spawn(self._run(mine.task), "run")
+            return
+        waiter = self._waiters.get(plan.id)
+        if waiter is None or waiter.done():
+            self._spawn(self.release(plan.id, "cancelled"), "unwanted")
+        else:
+            self._held[plan.id] = mine.task
+            waiter.set_result(mine.task)
+
+    def _record_waiting(self) -> None:
+        """A claim that was not granted at once is written down, so that it keeps its place; one that
+        does not want to wait is refused."""
+        for id in list(self.queue.entries):
+            mine = self.mine[id]
+            if mine.version is not None or mine.granting or not self.queue.blocked_by(id):
+                continue
+            if mine.patient:
+                mine.granting = True
+                self.queue.leave(id)
+                self._spawn(self._record(mine, self._generation), "record")
+            else:
+                why = self.why(id)
+                self._drop(id)
+                self._fail(id, Refused(why))
+
+    async def _record(self, mine: Mine, generation: int) -> None:
+        task = mine.task
+        if task.id in self.queue.entries:
+            self.queue.leave(task.id)
+        mine.granting = True
+        try:
+            while generation == self._generation:
+                try:
+                    await self.world.store.transact(self.book.submit(task, take=True))
+                    break
+                except StoreUnknownError:
+                    if await self.desk.read_task(task.id) is not None:
+                        break
+                except NodeExistsError:
+                    found = await self.desk.read_task(task.id)
+                    if found is not None and found[0] == task:
+                        break
+                    self._drop(task.id)
+                    self._fail(task.id, Refused(f"the key of this claim is in use: {task.id}"))
+                    return
+        except SessionExpiredError:
+            self._expired(generation)
+            self._fail(task.id, SessionLost("the store's session was lost while waiting"))
+            return
+        finally:
+            mine.granting = False
+        if generation != self._generation:
+            self._fail(task.id, SessionLost("the store's session was lost while waiting"))
+        elif self.mine.get(task.id) is mine:
+            mine.version = 0
+            self._enter(mine)

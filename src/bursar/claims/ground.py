@@ -1,0 +1,251 @@
+"""What an instance knows, and how it joins, leaves and loses its session."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Coroutine, Mapping
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from bursar.claims.book import ClaimBook, Draft
+from bursar.claims.desk import Desk
+from bursar.claims.fences import make_epoch
+from bursar.claims.layout import Layout
+from bursar.claims.model import Task
+from bursar.claims.queue import Order, Queue, conflict_order
+from bursar.claims.tracker import Tracker
+from bursar.errors import (
+    BursarError,
+    FormatError,
+    NodeExistsError,
+    NodeMissingError,
+    NotEmptyError,
+    SessionExpiredError,
+    StoreUnknownError,
+    Unknown,
+    VersionError,
+)
+from bursar.world import MILLISECOND_NS, SECOND_NS, Create, Operation, Watch, World
+
+DeadHolder = Literal["keep", "requeue", "fail"]
+
+BATCH_OPERATIONS = 256
+IN_FLIGHT_MAX = 8
+FRESH_NS = 50 * MILLISECOND_NS
+"""A view younger than this is believed without reading again while other instances run."""
+
+LOOK_NS = 5 * SECOND_NS
+"""Watches tell when to look for tasks that nobody looks after; this is for what they do not tell."""
+
+LOOK_AGAIN_NS = 200 * MILLISECOND_NS
+TEND_NS = 200 * MILLISECOND_NS
+POLL_NS = 500 * MILLISECOND_NS
+RETRY_NS = 50 * MILLISECOND_NS
+KEPT_NS = 3600 * SECOND_NS
+SWEPT_AT_ONCE = 500
+TAKE_AT_ONCE = 100
+END_TRIES = 50
+VIEWS_MAX = 200_000
+
+Reservation = Callable[[], tuple[list[Operation], Draft]]
+
+Lost = (VersionError, NodeExistsError, NodeMissingError, NotEmptyError)
+"""A race that another one won: nothing changed."""
+
+
+class SessionLost(Unknown):
+    """The store's session ended while a claim was waiting or being granted."""
+
+
+@dataclass(slots=True)
+class Mine:
+    """A task that this instance looks after. version None: not in the store yet."""
+
+    task: Task
+    version: int | None
+    granting: bool = False
+    patient: bool = True
+
+
+class Ground:
+    """What an instance knows, and its membership: one generation for each session."""
+
+    def __init__(
+        self,
+        world: World,
+        resource: str,
+        *,
+        dead_holder: DeadHolder = "keep",
+        aging_ns: int = 600 * SECOND_NS,
+        weights: Mapping[str, int] | None = None,
+        tracker: Tracker | None = None,
+        order: Order = conflict_order,
+        running_max: int | None = None,
+        book: type[ClaimBook] = ClaimBook,
+    ) -> None:
+        self.world = world
+        self.resource = resource
+        self.me = f"{world.name}.{world.incarnation}"
+        self.layout = Layout(resource)
+        self.book = book(self.layout, self.me)
+        self.desk = Desk(world, self.book)
+        self.epoch = 0
+        self.mine: dict[str, Mine] = {}
+        self.counts: dict[str, int] = {}
+        self.deposed: Callable[[str], None] = lambda id: None
+        self.problem: str | None = None
+        self._dead_holder = dead_holder
+        self._aging_ns = aging_ns
+        self._weights = dict(weights or {})
+        self._tracker = tracker
+        self._running_max = running_max
+        self._running: dict[str, None] = {}
+        self._order = order
+        self.queue = Queue(order, self._weights)
+        self._waiters: dict[str, asyncio.Future[Task]] = {}
+        self._held: dict[str, Task] = {}
+        self._session = 0
+        self._left = 0
+        self._generation = 0
+        self._others = 0
+        self._instances: list[str] = []
+        self._kick = asyncio.Event()
+        self._look = asyncio.Event()
+        self._in_flight = 0
+        self._unsure: dict[str, None] = {}
+        self._passed: dict[str, None] = {}
+        self._written: dict[str, None] = {}
+        self._deferred: list[Mine] = []
+        self._followed: dict[str, None] = {}
+        self._tracked: dict[str, None] = {}
+        self._stopping = False
+
+    async def attach(self) -> None:
+        """Be able to read and change what the store has, without looking after any task."""
+        await self._set_up()
+        self._session = self.world.store.session
+
+    async def stop(self) -> None:
+        """Let go of what waits and of every mark; what runs stays as it is, for others to find."""
+        self._stopping = True
+        for waiter in self._waiters.values():
+            if not waiter.done():
+                waiter.set_exception(Unknown("bursar is stopping; the claim was not granted here"))
+        self._forget_everything()
+        for path in [self.layout.instance(self.me), *(self.layout.busy(id) for id in list(self._held))]:
+            try:
+                await self.world.store.delete(path)
+            except BursarError:
+                continue  # it goes with the session
+
+    def _spawn(self, work: Coroutine[Any, Any, Any], name: str) -> None:
+        self.world.spawn(work, f"claims.{self.resource}.{name}")
+
+    def _count(self, what: str) -> None:
+        self.counts[what] = self.counts.get(what, 0) + 1
+
+    async def _join(self) -> None:
+        """Be one of the instances, in this session. Returns when it is so."""
+        while True:
+            try:
+                await self._set_up()
+                await self._enrol()
+                self._session = self.world.store.session
+                self._look.set()
+                generation = self._generation
+                for path in (self.layout.instances, self.layout.bell):
+                    self._spawn(self._watch(path, generation), "watch")
+                return
+            except SessionExpiredError:
+                await self._renew(self.world.store.session)
+            except StoreUnknownError:
+                await self.world.clock.sleep(RETRY_NS)
+
+    async def _renew(self, session: int) -> None:
+        """Open a new session, unless another user of the same store did so already."""
+        while self.world.store.session == session:
+            try:
+                await self.world.store.renew()
+            except StoreUnknownError:
+                await self.world.clock.sleep(RETRY_NS)
+
+    async def _set_up(self) -> None:
+        store = self.world.store
+        root = self.layout.root
+        try:
+            data, _ = await store.get(root)
+        except NodeMissingError:
+            await store.ensure("/claims")
+            epoch = make_epoch(self.world.clock.wall())
+            create = [Create(root, b"%d" % epoch), *(Create(path) for path in self.layout.folders())]
+            try:
+                await store.transact(create)
+            except NodeExistsError:
+                await store.sync()  # another instance was faster, which is as good
+            data, _ = await store.get(root)
+        if not data.isdigit():
+            raise FormatError(f"{root} holds no epoch: {data[:40]!r}; another program's data?")
+        self.epoch = int(data)
+
+    async def _enrol(self) -> None:
+        store = self.world.store
+        path = self.layout.instance(self.me)
+        try:
+            await store.create(path, ephemeral=True)
+        except NodeExistsError:
+            stat = await store.exists(path)
+            if stat is None or stat.owner != store.session:
+                # A session of this very instance that is not over yet at the store.
+                await self.world.clock.sleep(RETRY_NS)
+                raise StoreUnknownError(f"{path} is another session's") from None
+
+    async def _open_watch(self, path: str) -> Watch:
+        return await self.desk.repeat(lambda: self.world.store.watch(path))
+
+    async def _watch(self, path: str, generation: int) -> None:
+        """Look for work whenever the node changes, for as long as this session lasts."""
+        try:
+            watch = await self._open_watch(path)
+            while generation == self._generation and not self._stopping:
+                self._look.set()
+                await watch.changed()
+            watch.close()
+        except SessionExpiredError:
+            self._expired(generation)
+        except StoreUnknownError:
+            await self.world.clock.sleep(RETRY_NS)
+            if generation == self._generation:
+                self._spawn(self._watch(path, generation), "watch")
+
+    def _expired(self, generation: int) -> None:
+        """The session is over: nothing that this instance believed to look after is its own."""
+        if generation != self._generation:
+            return
+        self._generation += 1
+        self.world.trace("claim.session_lost", instance=self.me)
+        self._forget_everything()
+        for waiter in self._waiters.values():
+            if not waiter.done():
+                waiter.set_exception(SessionLost("the store's session was lost while waiting"))
+        self._left, self._session = self._session, 0
+        self._look.set()
+
+    def _forget_everything(self) -> None:
+        self.mine.clear()
+        self._running.clear()
+        self.queue = Queue(self._order, self._weights)
+        self.book.views.clear()
+        self._written.clear()
+        self._deferred.clear()
+        self._in_flight = 0
+        self._followed.clear()
+        self._tracked.clear()
+
+    async def _wait_for_session(self) -> None:
+        while self._session == 0 and not self._stopping:
+            await self.world.clock.sleep(RETRY_NS)
+
+    def _fail(self, id: str, error: BursarError) -> None:
+        waiter = self._waiters.get(id)
+        if waiter is not None and not waiter.done():
+            waiter.set_exception(error)

@@ -1,0 +1,207 @@
+"""Names that tasks wait for: reading them, and following those that other instances hold."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from bursar.claims.book import View
+from bursar.claims.ground import (
+    FRESH_NS,
+    RETRY_NS,
+    VIEWS_MAX,
+    Ground,
+    Lost,
+    Mine,
+    Reservation,
+    SessionLost,
+)
+from bursar.claims.requirements import Mode
+from bursar.errors import (
+    FormatError,
+    Refused,
+    SessionExpiredError,
+    StoreUnknownError,
+    Unknown,
+)
+
+
+class Waiting(Ground):
+    """Lets tasks wait, and the queue see what others did."""
+
+    def _admit(self, mine: Mine) -> None:
+        """Let a task wait for its names."""
+        self.mine[mine.task.id] = mine
+        names = self._unknown_names(name for name, _ in mine.task.needs)
+        if not mine.patient:
+            # A refusal is an answer: it is not given for what another may have let go of since.
+            names += [name for name, _ in mine.task.needs if name not in names and self._is_others(name)]
+        if names:
+            self._spawn(self._admit_later(mine, names), "admit")
+        else:
+            self._enter(mine)
+
+    def _unknown_names(self, names: Iterable[str]) -> list[str]:
+        oldest_ns = self.world.clock.now() - FRESH_NS if self._others else 0
+        unknown = []
+        for name in names:
+            view = self.book.views.get(name)
+            if view is None or (view.read_ns < oldest_ns and not self._occupied_here(name)):
+                unknown.append(name)
+        return unknown
+
+    def _occupied_here(self, name: str) -> bool:
+        """A name that this instance's own tasks hold is known, however long ago it was read."""
+        place = self.queue.places.get(name)
+        holders = [place.owner, *place.sharers] if place is not None else []
+        return any(id in self.mine for id in holders)
+
+    def _is_others(self, name: str) -> bool:
+        """Whether another instance's task holds or reserves it, as far as is known here."""
+        place = self.queue.places.get(name)
+        if place is None:
+            return False
+        holders = [place.owner, *place.sharers, place.reserved]
+        return any(id and id not in self.mine for id in holders)
+
+    async def _admit_later(self, mine: Mine, names: list[str]) -> None:
+        generation = self._generation
+        try:
+            if not mine.patient:
+                await self.desk.repeat(self.world.store.sync)
+            await self._refresh(names)
+        except SessionExpiredError:
+            self._expired(generation)
+            self._fail(mine.task.id, SessionLost("the store's session was lost; nothing was granted"))
+            return
+        except (StoreUnknownError, FormatError) as error:
+            self._drop(mine.task.id)
+            answer = Refused(str(error)) if isinstance(error, FormatError) else Unknown(str(error))
+            self._fail(mine.task.id, answer)
+            self.problem = str(error)
+            return
+        if generation == self._generation and self.mine.get(mine.task.id) is mine:
+            self._enter(mine)
+
+    def _enter(self, mine: Mine) -> None:
+        task = mine.task
+        self.queue.enter(
+            task.id, task.requirements, tenant=task.tenant, priority=task.priority, submitted=task.submitted
+        )
+        self._kick.set()
+
+    def _drop(self, id: str) -> None:
+        mine = self.mine.pop(id, None)
+        if id in self.queue.entries:
+            self.queue.leave(id)
+        if mine is not None:
+            self._kick.set()
+
+    async def _refresh(self, names: Iterable[str]) -> None:
+        """Read names, and let the queue see what others did to them."""
+        if len(self.book.views) > VIEWS_MAX:
+            self.book.forget([name for name in list(self.book.views) if name not in self.queue.places])
+        generation = self._generation
+        views = await self.desk.read_names(names)
+        if generation != self._generation:
+            return
+        for name, view in views.items():
+            self._see(name, view)
+        self._kick.set()
+
+    def _see(self, name: str, view: View) -> None:
+        known = self.book.views.get(name)
+        if known is not None and (view.number < known.number or (view.version or 0) < (known.version or 0)):
+            return  # a slow reader's: what is known already is younger
+        self.book.views[name] = view
+        holding = view.holding
+        self.queue.see(name, holding.owner, view.sharers)
+        place = self.queue.places.get(name)
+        if place is not None and place.reserved and place.reserved not in self.mine:
+            self.queue.unreserve(name, place.reserved)
+        if holding.reserved and holding.reserved not in self.mine:
+            exclusive = holding.reserved_mode == Mode.EXCLUSIVE
+            self.queue.reserve(name, holding.reserved, holding.reserved_since, exclusive)
+
+    def _follow_blockers(self) -> None:
+        for name in self.queue.drain_touched():
+            if name not in self._followed and self._is_foreign(name):
+                self._followed[name] = None
+                self._spawn(self._follow(name, self._generation), "follow")
+
+    def _is_foreign(self, name: str) -> bool:
+        """Whether somebody here waits for what another instance's task holds or reserves."""
+        place = self.queue.places.get(name)
+        waited_for = place is not None and bool(place.exclusive_line or place.shared_line)
+        return waited_for and self._is_others(name)
+
+    async def _follow(self, name: str, generation: int) -> None:
+        """Read a name whenever it changes, for as long as somebody here waits for another's task."""
+        try:
+            while generation == self._generation and self._is_foreign(name):
+                path = self._telling_node(name)
+                watch = await self._open_watch(path)
+                await self._refresh([name])
+                await self._clear_stale_reservation(name, generation)
+                while (
+                    generation == self._generation
+                    and self._is_foreign(name)
+                    and self._telling_node(name) == path
+                ):
+                    await watch.changed()
+                    await self._refresh([name])
+                watch.close()
+        except SessionExpiredError:
+            self._expired(generation)
+        except (StoreUnknownError, FormatError) as error:
+            self.problem = str(error)
+            await self.world.clock.sleep(RETRY_NS)
+        if generation == self._generation:
+            self._followed.pop(name, None)
+            if self._is_foreign(name):
+                self._followed[name] = None
+                self._spawn(self._follow(name, generation), "follow")
+
+    def _telling_node(self, name: str) -> str:
+        """The node that changes when those who hold the name let go."""
+        place = self.queue.places[name]
+        in_shared = not place.owner and bool(place.sharers)
+        return self.layout.sharers(name) if in_shared else self.layout.name(name)
+
+    async def _clear_stale_reservation(self, name: str, generation: int) -> None:
+        """A reservation of a task that is no more keeps nobody away."""
+        view = self.book.views.get(name)
+        id = view.holding.reserved if view is not None else ""
+        if not id or id in self.mine or generation != self._generation:
+            return
+        if await self.desk.read_task(id) is None:
+            await self._write_reservation(lambda: self.book.unreserve(id, name), name, generation)
+
+    async def _write_reservation(self, plan: Reservation, name: str, generation: int) -> None:
+        try:
+            operations, draft = plan() if name in self.book.views else ([], self.book.draft())
+            if operations:
+                await self.world.store.transact(operations)
+                self.book.confirm(draft, self.world.clock.now())
+        except (*Lost, StoreUnknownError):
+            self._count("races_lost")
+        if generation == self._generation:
+            await self._refresh([name])
+
+    def why(self, id: str) -> str:
+        """One sentence on what a task waits for."""
+        if id not in self.queue.entries:
+            return f"{id} was not granted in time"
+        reasons = []
+        for name in self.queue.blocked_by(id)[:5]:
+            place = self.queue.places[name]
+            if place.owner or place.sharers:
+                holders = [place.owner] if place.owner else list(place.sharers)[:3]
+                more = len(place.sharers) - 3
+                how = "held by" if place.owner else "shared by"
+                rest = f" and {more} more" if more > 0 else ""
+                reasons.append(f"{name} is {how} {', '.join(holders)}{rest}")
+            else:
+                reasons.append(f"{name} is reserved for {place.reserved}, which has waited longer")
+        if not reasons:
+            return f"{id} is next"
+        return "; ".join(reasons) + f"; {self.queue.place_in_line(id)} wait before it"
