@@ -81,7 +81,7 @@ def test_reservations_are_met_while_demand_moves() -> None:
 
 def test_reservations_are_met_on_file_reads(tmp_path: Path) -> None:
     """Experiment 5."""
-    plan = files.make_plan(100.0, 3.0, 1, tenants=20, file_bytes=1 << 22)
+    plan = files.make_plan(100.0, 3.0, 2, tenants=20, file_bytes=1 << 22)
     found = measure(run_plan(plan, file=tmp_path / "data"))
     assert found.periods
     assert found.over_limit == 0

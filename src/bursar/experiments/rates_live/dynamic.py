@@ -66,13 +66,13 @@ def make_plan(
 def four(out: pathlib.Path, quick: bool) -> dict[str, Any]:
     """Ten tenants, 60 periods."""
     plan = make_plan(10, 250.0, 1.0, 6, records=500) if quick else make_plan(10, 250.0, 2.0, 61)
-    return _compare(out, "rates-4", plan, free_periods=3 if quick else 8, paper=None)
+    return _compare(out, "rates-4", plan, free_periods=3 if quick else 6, paper=None)
 
 
 def four_many(out: pathlib.Path, quick: bool) -> dict[str, Any]:
     """Two hundred tenants."""
-    plan = make_plan(200, 700.0, 5.0, 2, records=500) if quick else make_plan(200, 700.0, 5.0, 24)
-    return _compare(out, "rates-4-many", plan, free_periods=1 if quick else 4, paper=(0.685, 0.835, 0.996))
+    plan = make_plan(200, 700.0, 5.0, 2, records=500) if quick else make_plan(200, 700.0, 5.0, 22)
+    return _compare(out, "rates-4-many", plan, free_periods=1 if quick else 2, paper=(0.685, 0.835, 0.996))
 
 
 def _compare(
