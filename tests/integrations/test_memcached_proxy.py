@@ -48,9 +48,9 @@ STREAM = (
     b"set acme:b 0 0 0 noreply\r\n\r\n"
     b"cas acme:a 0 0 3 77\r\nabc\r\n"
     b"incr acme:n 5\r\ndelete acme:a noreply\r\ntouch acme:a 10\r\ngat 10 acme:a\r\n"
-    b"mg acme:a v t\r\nms acme:a 2 T0\r\nhi\r\nmn\r\nversion\r\nget x\n"
+    b"mg acme:a v t\r\nmn\r\nversion\r\nget x\n"
 )
-SHAPES = [VALUES, LINE, NONE, LINE, LINE, NONE, LINE, VALUES, META, META, LINE, LINE, VALUES]
+SHAPES = [VALUES, LINE, NONE, LINE, LINE, NONE, LINE, VALUES, META, LINE, LINE, VALUES]
 
 
 @pytest.mark.parametrize("piece", [None, 1, 2, 7, 19])
@@ -76,6 +76,15 @@ def test_requests_are_the_same_however_the_bytes_are_cut(piece: int | None) -> N
         (b"x" * (LINE_MAX_BYTES + 1), b"CLIENT_ERROR line too long\r\n", True),
         (b"\x80\x00\x00\x00", b"CLIENT_ERROR this proxy speaks the text protocol only\r\n", True),
         (b"flush_all\r\n", b"CLIENT_ERROR flush_all concerns all tenants and is not passed on\r\n", False),
+        (b"set a x 0 5\r\n", b"CLIENT_ERROR bad command line format\r\n", True),
+        (b"set a 4294967296 0 5\r\n", b"CLIENT_ERROR bad command line format\r\n", True),
+        (b"set\ta 0 0 5\r\n", b"CLIENT_ERROR control characters in a command\r\n", True),
+        (b"get a\x00b\r\n", b"CLIENT_ERROR control characters in a command\r\n", True),
+        (b"incr a noreply\r\n", b"CLIENT_ERROR bad command line format\r\n", False),
+        (b"delete a 5 noreply\r\n", b"CLIENT_ERROR bad command line format\r\n", False),
+        (b"touch a never\r\n", b"CLIENT_ERROR bad command line format\r\n", False),
+        (b"gat soon a\r\n", b"ERROR\r\n", False),
+        (b"ms a 5 T0\r\n", b"CLIENT_ERROR meta set is not passed on; use set\r\n", True),
         (b"mg a v q\r\n", b"CLIENT_ERROR quiet meta commands are not supported\r\n", False),
     ],
 )
@@ -255,6 +264,19 @@ async def test_a_refused_request_without_reply_is_dropped_without_a_word(stand: 
     assert await ask(stand.port, sent) == b"END\r\n"
     stand.tokens.left["few"] = 1
     assert b"\r\n1\r\n" in await ask(stand.port, b"get few:a\r\n")
+
+
+async def test_no_command_hides_in_the_data_of_one_that_memcached_would_not_accept(stand: Stand) -> None:
+    await ask(stand.port, b"set acme:secret 0 0 3\r\nabc\r\n")
+    hidden = b"set acme:secret 0 0 3\r\nxyz\r\n"
+    for line in (
+        b"set few:a x 0 %d",
+        b"set few:a 0 x %d",
+        b"set\tfew:a 0 0 %d",
+        b"set few:a 9999999999 0 %d",
+    ):
+        await ask(stand.port, line % len(hidden) + b"\r\n" + hidden + b"\r\n")
+    assert b"abc" in await ask(stand.port, b"get acme:secret\r\n")
 
 
 async def test_a_multiget_costs_its_keys_and_has_one_tenant(stand: Stand) -> None:

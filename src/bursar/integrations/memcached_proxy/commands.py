@@ -7,6 +7,7 @@ ends: what follows might be data taken for commands.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from typing import NamedTuple
 
@@ -19,6 +20,9 @@ KEY_MAX_BYTES = 250
 VALUE_MAX_BYTES = 1024 * 1024
 SWALLOW_MAX_BYTES = 64 * 1024 * 1024
 """A value that is too large, but not larger than this, is read and thrown away."""
+
+BINARY = 0x80
+"""The first byte of every request of the binary protocol."""
 
 NONE, LINE, VALUES, META = range(4)
 """The shapes of replies: none, one line, values up to END, one meta reply."""
@@ -58,7 +62,7 @@ class CommandReader:
             **dict.fromkeys(STORAGE, self._read_storage),
             **dict.fromkeys((b"delete", b"incr", b"decr", b"touch"), self._read_line),
             **dict.fromkeys((b"mg", b"md", b"ma", b"me"), self._read_meta),
-            b"ms": self._read_meta_set,
+            b"ms": lambda words, end: self._give_up("CLIENT_ERROR meta set is not passed on; use set"),
             **dict.fromkeys((b"mn", b"version"), self._read_bare),
             b"quit": lambda words, end: self._take(end, answer_nothing),
             **dict.fromkeys(REFUSED, self._read_refused),
@@ -83,20 +87,23 @@ class CommandReader:
         if len(self._data) - self._at < self._wanted:
             return None
         end = self._data.find(b"\n", self._at)
-        if end < 0:
+        if end < 0 or self._data[self._at] == BINARY:
             return self._check_line()
         if end - self._at > LINE_MAX_BYTES:
             return self._give_up("CLIENT_ERROR line too long")
-        words = self._data[self._at : end].split()
+        line = self._data[self._at : end]
+        line = line[:-1] if line.endswith(b"\r") else line
+        if _CONTROL.search(line):
+            return self._give_up("CLIENT_ERROR control characters in a command")
+        # memcached separates words by spaces alone; so must we, or it reads another command.
+        words = [word for word in line.split(b" ") if word]
         handler = self._handlers.get(words[0]) if words else None
         if handler is None:
-            if words and words[0][:1] == b"\x80":
-                return self._give_up("CLIENT_ERROR this proxy speaks the text protocol only")
             return self._take(end + 1, answer("ERROR"))
         return handler(words, end + 1)
 
     def _check_line(self) -> Request | None:
-        if self._data[self._at : self._at + 1] == b"\x80":
+        if self._data[self._at : self._at + 1] == bytes((BINARY,)):
             return self._give_up("CLIENT_ERROR this proxy speaks the text protocol only")
         if len(self._data) - self._at > LINE_MAX_BYTES:
             return self._give_up("CLIENT_ERROR line too long")
@@ -117,10 +124,20 @@ class CommandReader:
         return self._forward(tuple(words[1:]), end, VALUES)
 
     def _read_gat(self, words: list[bytes], end: int) -> Request:
+        if len(words) < 3 or not _is_time(words[1]):
+            return self._take(end, answer("ERROR"))
         return self._forward(tuple(words[2:]), end, VALUES)
 
     def _read_line(self, words: list[bytes], end: int) -> Request:
-        return self._forward(tuple(words[1:2]), end, NONE if words[-1] == b"noreply" else LINE)
+        """What memcached would answer with an error is answered so here: it answers errors even to
+        requests that want no reply, and then answers would no longer match requests."""
+        quiet = len(words) > 2 and words[-1] == b"noreply"
+        arguments = words[2:-1] if quiet else words[2:]
+        fits = arguments in ([], [b"0"]) if words[0] == b"delete" else len(arguments) == 1
+        is_right = _is_time if words[0] == b"touch" else _is_number
+        if len(words) < 2 or not fits or not all(map(is_right, arguments)):
+            return self._take(end, answer("CLIENT_ERROR bad command line format"))
+        return self._forward(tuple(words[1:2]), end, NONE if quiet else LINE)
 
     def _read_bare(self, words: list[bytes], end: int) -> Request:
         return self._take(end, Request((), self._data[self._at : end], LINE))
@@ -147,15 +164,13 @@ class CommandReader:
     def _read_storage(self, words: list[bytes], end: int) -> Request | None:
         count = STORAGE[words[0]]
         quiet = len(words) == count + 1 and words[-1] == b"noreply"
+        # A line that memcached would not accept ends it: memcached takes the data for commands then.
         if len(words) != count + quiet:
-            # How long the data is, if any comes, cannot be known.
             return self._give_up("ERROR")
+        flags_fit = _is_number(words[2], 2**32 - 1)
+        if not (flags_fit and _is_time(words[3]) and all(map(_is_number, words[5:count]))):
+            return self._give_up("CLIENT_ERROR bad command line format")
         return self._read_block(words[1], words[4], end, NONE if quiet else LINE)
-
-    def _read_meta_set(self, words: list[bytes], end: int) -> Request | None:
-        if len(words) < 3 or _is_quiet(words[3:]):
-            return self._give_up("CLIENT_ERROR bad or quiet meta set")
-        return self._read_block(words[1], words[2], end, META)
 
     def _read_block(self, key: bytes, length: bytes, end: int, shape: int) -> Request | None:
         size = int(length) if length.isdigit() and len(length) <= 10 else -1
@@ -186,6 +201,17 @@ class CommandReader:
 
 
 answer_nothing = Request(local=b"", last=True)
+
+
+_CONTROL = re.compile(rb"[\x00-\x1f\x7f]")
+
+
+def _is_number(word: bytes, most: int = 2**64 - 1) -> bool:
+    return word.isdigit() and len(word) <= 20 and int(word) <= most
+
+
+def _is_time(word: bytes) -> bool:
+    return _is_number(word.removeprefix(b"-"), 2**31 - 1)
 
 
 def _is_quiet(flags: list[bytes]) -> bool:
