@@ -16,8 +16,9 @@ from urllib.request import urlopen
 
 import pytest
 
-from bursar.demo.cluster import SERVERS, TENANTS
+from bursar.demo.cluster import CAPACITY, SERVERS, TENANTS
 
+ATTEMPTS = 2
 MAIN = "import sys; from bursar.cli import main; main(sys.argv[1:])"
 
 
@@ -49,11 +50,20 @@ def read_until(process: subprocess.Popen[str], pattern: str) -> re.Match[str]:
 
 @pytest.fixture(scope="module")
 def told() -> dict[str, Any]:
-    """One whole story without the dashboard: what it measured, and what it said."""
-    with demo("--headless", "--seconds", "36", "--json") as process:
-        out, err = process.communicate(timeout=120)
-    assert process.returncode == 0, err
-    return {"outcome": json.loads(out), "said": err}
+    """One whole story without the dashboard: what it measured, and what it said. On a machine so
+    busy that the servers cannot do their work even without bursar it tells nothing, and is told
+    again; then the tests are skipped, with the figure."""
+    for _ in range(ATTEMPTS):
+        with demo("--headless", "--seconds", "36", "--json") as process:
+            out, err = process.communicate(timeout=180)
+        assert process.returncode == 0, err
+        outcome = json.loads(out)
+        served = min(sum(outcome[chapter].values()) for chapter in ("before", "after"))
+        if served >= 0.8 * CAPACITY * len(SERVERS):
+            return {"outcome": outcome, "said": err}
+    pytest.skip(
+        f"the machine is too busy: {served:.0f} of {CAPACITY * len(SERVERS)} requests a second served"
+    )
 
 
 def test_greedy_is_held_to_its_limit_once_the_policy_holds(told: dict[str, Any]) -> None:

@@ -80,8 +80,8 @@ def describe_others() -> dict[str, dict[str, Any]]:
             "block": 500,
             "tenant": {
                 "acme": {"limit": 400_000},
-                "acme/search": {"limit": 120_000},
-                "globex": {"limit": 400_000},
+                "acme/search": {"limit": 60_000},
+                "globex": {"limit": 300_000},
             },
         },
         CLAIM: {"kind": "claim", "paths": True, "dead_holder": "requeue"},

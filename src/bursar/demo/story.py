@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 from collections import Counter
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -39,17 +40,18 @@ class Story:
         self.outcome: dict[str, Any] = {}
 
     async def run(self, seconds: float) -> None:
-        """Tell it within `seconds`; when there is more time, go on until then."""
+        """Tell it once, whole, in about `seconds`; when there is more time, again until then."""
         chapter_s = min(CHAPTER_S, seconds / len(self._chapters()))
         loop = asyncio.get_running_loop()
         ends_at = loop.time() + seconds
         watching = loop.create_task(self._watch_others())
         try:
-            while loop.time() + chapter_s / 2 < ends_at:
-                for chapter in self._chapters():
-                    if loop.time() + chapter_s / 2 >= ends_at:
-                        break
-                    await chapter(chapter_s)
+            for chapter in self._chapters():
+                await chapter(chapter_s)
+            for chapter in itertools.cycle(self._chapters()):
+                if loop.time() + chapter_s / 2 >= ends_at:
+                    break
+                await chapter(chapter_s)
             await asyncio.sleep(max(0.0, ends_at - loop.time()))
         finally:
             watching.cancel()
