@@ -156,7 +156,6 @@ class ControllerBook:
         self._opens_at = 0
         self._poll_at = 0
         self._place_at: int | None = None
-        self._owed_at: int | None = None
         self._awaited: set[str] = set()
         self._untold: set[str] = set()
         self._answered: set[tuple[str, int]] = set()
@@ -179,7 +178,6 @@ class ControllerBook:
         self.leading = False
         self.committing = None
         self._place_at = None
-        self._owed_at = None
 
     def _commit(self, state: State) -> Effects:
         if self.committing is not None:
@@ -213,6 +211,7 @@ class ControllerBook:
         leader before this one opened none after the epoch was raised."""
         self.leading = True
         self._sequence = 0
+        self._polled = (now, now, now)
         self.views = {}
         self._answered = set()
         self._forget_period()
@@ -232,7 +231,6 @@ class ControllerBook:
         self._targets = {}
         self._owing = False
         self._place_at = None
-        self._owed_at = None
 
     def _guarded(self, duration_ns: int) -> int:
         """The time on this clock in which at least `duration_ns` pass on every other."""
@@ -247,7 +245,7 @@ class ControllerBook:
     def wake_at(self) -> int | None:
         if not self.leading:
             return None
-        times = (self._poll_at, self._opens_at, self._place_at, self._owed_at)
+        times = (self._poll_at, self._opens_at, self._place_at)
         return min(time for time in times if time is not None)
 
     def tick(self, now: int) -> Effects:
@@ -257,8 +255,6 @@ class ControllerBook:
             return self._open(now)
         if self._place_at is not None and now >= self._place_at:
             return self._end_round(now)
-        if self._owed_at is not None and now >= self._owed_at:
-            return self._pay(now)
         if now >= self._poll_at:
             return self._poll(now, full=False)
         return []
@@ -385,8 +381,8 @@ class ControllerBook:
         if view is None or view.incarnation != ack.incarnation or ack.period != self.state.period:
             return []
         view.acknowledge(ack.sequence, ack.raised)
-        if self._owed_at is not None and not any(view.unacknowledged for view in self._listed(now)):
-            return self._pay(now)
+        if self._owing and now < self._ends_at and not any(v.unacknowledged for v in self._listed(now)):
+            return self._grant(now, only_growth=True)
         return []
 
     # -- tokens -----------------------------------------------------------------------------
@@ -432,15 +428,10 @@ class ControllerBook:
         alive = [view for view in self._alive() if (view.name, view.incarnation) in listed]
         return sorted(alive, key=lambda view: view.name)
 
-    def _pay(self, now: int) -> Effects:
-        """Send the rises that are owed, as far as there is headroom by now."""
-        self._owed_at = None
-        return self._grant(now, only_growth=True) if self._owing and now < self._ends_at else []
-
     def _grant(self, now: int, only_growth: bool) -> Effects:
         """Send each server its target, as far as the bounds allow. Falls are sent at once. A rise
-        that has no headroom yet is owed: it follows when all that fell have acknowledged, or
-        a little later without those that have not."""
+        that has no headroom yet is owed: it follows once all have acknowledged, and if one does
+        not, in the next round, with the headroom that the others left."""
         headroom: dict[str, int] = {}
         self._owing = False
         effects: Effects = []
@@ -449,8 +440,6 @@ class ControllerBook:
             grows = any(row.allowance > view.bounds.get(row.tenant, 0) for row in rows)
             if grows or not only_growth:
                 effects.append(self._send(now, view, rows))
-        if self._owing and effects:
-            self._owed_at = now + self.interval_ns // 10
         return effects
 
     def _rows(self, view: ServerView, headroom: dict[str, int]) -> tuple[Allowance, ...]:
