@@ -105,6 +105,7 @@ class ControllerCourier:
         """Hold the ephemeral leader node, or wait until nobody does. Safety does not rest on it:
         two nodes that both believe they hold it are told apart by the state's epoch."""
         while True:
+            session = self._world.store.session
             try:
                 if await self._elected():
                     self._ended.clear()
@@ -113,12 +114,15 @@ class ControllerCourier:
                     await self._keep_leading()
             except SessionExpiredError:
                 self._book.deposed()
-                await self._renew()
+                await self._renew(session)
             except StoreUnknownError:
                 self._book.deposed()
                 await self._world.clock.sleep(RETRY_NS)
 
-    async def _renew(self) -> None:
+    async def _renew(self, expired: int) -> None:
+        """A node's resources share its session: only the first to find it over opens a new one."""
+        if self._world.store.session != expired:
+            return
         try:
             await self._world.store.renew()
         except StoreUnknownError:
