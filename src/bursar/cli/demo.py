@@ -64,7 +64,7 @@ async def _run(directory: Path, seconds: float, port: int | None, as_json: bool)
     from bursar.demo.story import Story
 
     say = _make_say(to_stderr=as_json)
-    say("Starting a controller and four servers, each with its own sockets, in this process.")
+    say("Starting a controller and four servers in this process (the first time it also compiles).")
     cluster = Cluster(directory)
     load = Load(cluster)
     dashboard: DashboardServer | None = None

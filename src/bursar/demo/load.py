@@ -27,6 +27,7 @@ from bursar.errors import BursarError, Refused, Unknown
 from bursar.resource import Resource
 
 TICK_S = 0.005
+CATCH_UP_S = 0.1
 WAIT_S = 5.0
 PAUSE_S = 0.05
 SHARE_CONCURRENCY = 40
@@ -59,8 +60,8 @@ class Server:
         while True:
             await asyncio.sleep(TICK_S)
             now = loop.time()
-            if not self._queue:
-                done_at = now
+            # Idle time is gone, and so is time in which this process stood still.
+            done_at = max(done_at, now - CATCH_UP_S) if self._queue else now
             while self._queue and done_at + 1 / CAPACITY <= now:
                 done_at += 1 / CAPACITY
                 waiting = self._queue.popleft()
