@@ -145,7 +145,7 @@ class ControllerBook:
         self._period_ns = period_ns
         self.interval_ns = interval_ns
         self._adaptive = AdaptiveInterval(interval_ns) if adaptive else None
-        self._polled = (0, 0, 0)
+        self._polled = (0, 0)
         self._drift_ppm = drift_ppm
         self.views: dict[str, ServerView] = {}
         self.leading = False
@@ -211,7 +211,7 @@ class ControllerBook:
         leader before this one opened none after the epoch was raised."""
         self.leading = True
         self._sequence = 0
-        self._polled = (now, now, now)
+        self._polled = (now, now)
         self.views = {}
         self._answered = set()
         self._forget_period()
@@ -261,7 +261,7 @@ class ControllerBook:
 
     def _poll(self, now: int, full: bool) -> Effects:
         """Ask everyone; place when all that were heard lately have answered, or soon anyway."""
-        self._polled = (*self._polled[1:], now)
+        self._polled = (self._polled[1], now)
         self._poll_at = now + self.interval_ns
         self._place_at = now + self.interval_ns // 4
         self._awaited = {view.name for view in self._alive()}
@@ -274,8 +274,8 @@ class ControllerBook:
         return server in self._untold or server not in self.views
 
     def _alive(self) -> list[ServerView]:
-        """Those that answered one of the last two polls before this one. Time alone does not tell:
-        where a period ends a poll is left out, and intervals may change."""
+        """Those that answered this poll or the one before. Time alone does not tell: where a period
+        ends a poll is left out, and intervals may change."""
         return [view for view in self.views.values() if view.heard_at >= self._polled[0]]
 
     def _open(self, now: int) -> Effects:
