@@ -5,16 +5,13 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from bursar.pools.capacity import PPM, Outcome
-from bursar.pools.layout import CAPACITY_MAX, CHECK_NS, STEP_NS, TICK_NS, Report
+from bursar.pools.layout import CAPACITY_MAX, STEP_NS, TICK_NS, Report
 
 RATE_NS = 10 * TICK_NS
 STALE_NS = 5 * TICK_NS
 FAST_PPM = 900_000
 SLACK_PART = 8
-LATE_PPM = 700_000
-"""A client is late when its tokens would take it more than so much of the time that is left, at
-the speed of one client alone: others who are not done yet will take some of that time."""
-
+AHEAD_NS = 2 * TICK_NS
 OVERRESERVED_PART = 10
 
 
@@ -62,6 +59,10 @@ class Client:
         if not self.revoked:
             self.returned = max(self.returned, self.dispatched - report.unspent - report.spent)
 
+    def due(self, elapsed_ns: int, period_ns: int) -> int:
+        """rho(t) of what it has not given up."""
+        return (self.dispatched - self.returned) * min(elapsed_ns, period_ns) // period_ns
+
 
 class Accounts:
     """One period of one pool.
@@ -78,13 +79,11 @@ class Accounts:
         self.capacity = 0
         self.pooled = 0
         self.began = 0
-        self.held = False
 
     def begin(self, now: int, capacity: int) -> None:
         self.began = now
         self.capacity = min(capacity, CAPACITY_MAX)
         self.pooled = 0
-        self.held = False
         for client in self.clients.values():
             client.begin(now)
 
@@ -126,7 +125,7 @@ class Accounts:
         if not self.printed:
             step = max(1, self.capacity * STEP_NS // self.period_ns)
             # Reports are up to a tick old: what was spent since then still counts as unspent.
-            free = min(free + step // SLACK_PART, step, self._ahead(now) + step, self._spare(left_ns))
+            free = min(free + step // SLACK_PART, step, self._ahead(now) + step // 2)
         budget = self.capacity - self.issued()
         return min(taken + max(free, 0), max(taken, ceiling) + budget, CAPACITY_MAX)
 
@@ -152,27 +151,15 @@ class Accounts:
         return client.report.unspent
 
     def _ahead(self, now: int) -> int:
-        """What the node could have done by now, less what it did: below zero, the clients have
-        more under way than it can do, and pool tokens would come before reserved ones."""
-        reports = [client.report for client in self.clients.values() if client.report is not None]
-        if not reports:
-            return 0
-        possible = self.capacity * (now - self.began) // self.period_ns
-        return possible - sum(report.spent for report in reports)
-
-    def _spare(self, left_ns: int) -> int:
-        """While a client is late for its reservation, what the node can do until the next check
-        besides serving all who still have one at the speed of a client: more would slow them down
-        (the local condition of definition 2)."""
-        if self.client_capacity is None:
-            return self.capacity
-        possible = self.client_capacity * left_ns // self.period_ns
-        unspent = [client.report.unspent for client in self.clients.values() if client.report is not None]
-        if not any(tokens * PPM > possible * LATE_PPM for tokens in unspent):
-            return self.capacity
-        self.held = True
-        busy = sum(tokens * self.period_ns > self.client_capacity * STEP_NS for tokens in unspent)
-        return max(0, self.capacity - busy * self.client_capacity) * CHECK_NS // self.period_ns
+        """What the node could have done by now, less what it did, and less what is due to clients
+        that are behind their reservation: below zero, pool tokens would come before theirs."""
+        elapsed_ns = now - self.began
+        done, known = 0, False
+        for client in self.clients.values():
+            if client.report is not None:
+                known = True
+                done += max(client.report.spent, client.due(elapsed_ns + AHEAD_NS, self.period_ns))
+        return self.capacity * elapsed_ns // self.period_ns - done if known else 0
 
     # -- how it ended
 
@@ -184,4 +171,4 @@ class Accounts:
             if report is not None:
                 used += report.spent
                 saturated |= report.waiting and not client.fast
-        return Outcome(self.capacity, used, saturated and not self.held)
+        return Outcome(self.capacity, used, saturated)

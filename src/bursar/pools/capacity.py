@@ -27,7 +27,7 @@ class Outcome:
     capacity    the estimate it was run with
     used        tokens that were spent
     saturated   requests were waiting when it ended, of clients that were neither at the limit of
-                what a client can do nor held back: if tokens were left, the node was too slow
+                what a client can do nor at its limit: if tokens were left, the node was too slow
     """
 
     capacity: int

@@ -17,7 +17,7 @@ from bursar.pools.engine_book import EngineBook
 from bursar.pools.layout import AMOUNT_MAX, TICK_NS, perform
 from bursar.world import Clock, Words
 
-CHUNK = 256
+CHUNK = 512
 """Tokens minted at once: the most that may be used after the period has ended unseen."""
 
 

@@ -269,7 +269,7 @@ class MonitorBook:
         """The period that ends, as it was: its last reports are read in the next one."""
         old = self.accounts
         copy = Accounts(old.period_ns, old.client_capacity)
-        copy.capacity, copy.held = old.capacity, old.held
+        copy.capacity = old.capacity
         for name, client in old.clients.items():
             copy.clients[name] = Client(client.reservation, report=client.report, fast=client.fast)
         return copy
