@@ -1,0 +1,29 @@
+"""quota: a total over many nodes that is never exceeded.
+
+**The idea** (the quota paper, sections III and IV). Every node has a local allocation of the
+quota's units and grants from it at once, without a message. Nodes form a tree. A node that runs
+low starts a *round*: it gathers what its children can spare (aggregation, algorithm 1), goes to
+its parent if that is not enough, and what was found is shared out among those that took part:
+waiting requests first, then by how fast each uses units (distribution, algorithm 2).
+
+**The invariants.**
+
+- *Nothing is spent twice or lost.* For every account, over all ledgers: unspent + held + spent +
+  in flight = the quota. A transfer is written before it is sent, sent until it is acknowledged,
+  and credited once, in the line that says so; no timeout brings it back (`ledger`).
+- *Charged before used.* A grant is told when its line is durable (mode `exact`), or comes out of a
+  block that was charged before (mode `fast`: a crash loses at most one block).
+- *A refusal is decided.* Only after the root heard every ledger that is not fenced, with nothing
+  in flight and too little unspent. Until then the answer is `Unknown`.
+
+**The parts.** `entries`, `ledger`, `replay`: units and the journal. `messages`, `demand`,
+`allocation`, `round`, `rules`: the rounds, with the paper's own rules switchable. `book`: one
+node's state. `tree`: who is whose parent, through the store. `windows`, `accounts`: a calendar
+window is an account of its own; top-ups and cuts. `courier`, `survey`, `resource`: the rest.
+
+**What differs from the paper, and why.** Rates are units a second, not a unit per event, so that
+those of two nodes compare. Equations 5 and 6 are used the way the text has them (the listing swaps
+them). A coordinator keeps its own threshold too. A node that answers "participating" is asked
+again, never counted as empty. The paper's reconciliation, which gives lost units back after a
+time, becomes an audit that must find nothing: what a timeout takes for lost may be in flight.
+"""
