@@ -21,7 +21,7 @@ test: $(VENV)/dev.stamp servers
 check: $(VENV)/dev.stamp
 	$(BIN)/ruff check .
 	$(BIN)/mypy
-	$(BIN)/lint-imports
+	$(BIN)/lint-imports --no-cache
 
 docs: $(VENV)/docs.stamp
 	$(BIN)/sphinx-build -q -W --keep-going docs docs/_build
