@@ -32,6 +32,7 @@ COMMANDS = (
     "work",
     "schema",
     "sim",
+    "profile",
     "experiment",
     "bench",
     "envoy",

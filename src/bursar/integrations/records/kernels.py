@@ -15,7 +15,8 @@ from numba.extending import intrinsic
 
 from bursar.runtime import kernels
 
-TRIES_MAX = 1_000_000
+TRIES_MAX = 10_000
+"""Some milliseconds: then whoever waits gives up its processor to the writer."""
 
 _swap: Any = kernels.compare_and_swap
 _add: Any = kernels.fetch_add

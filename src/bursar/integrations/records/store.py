@@ -14,7 +14,8 @@ import ctypes
 import mmap
 import os
 import struct
-from collections.abc import Sequence
+import time
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -28,6 +29,7 @@ RECORD_BYTES = 4096
 HEADER_BYTES = 4096
 VERSION_BYTES = 64
 SIZE_MAX = 1 << 40
+STUCK_S = 2.0
 
 _HEADER = struct.Struct("<16sQQ")
 
@@ -75,15 +77,17 @@ class RecordStore:
         """One record, whole."""
         self._check(index)
         out = np.empty(self.size // 8, dtype=np.uint64)
-        if not kernels.read_record(self._base, self._memory, self._stride, self.size, index, out, 0):
-            raise self._stuck(index)
+        self.read_into(index, out)
         return out.tobytes()
 
     def read_into(self, index: int, out: Any) -> None:
         """One record into an array of words that the caller keeps: no memory is allocated."""
         self._check(index)
         if not kernels.read_record(self._base, self._memory, self._stride, self.size, index, out, 0):
-            raise self._stuck(index)
+            self._persist(
+                index,
+                lambda: kernels.read_record(self._base, self._memory, self._stride, self.size, index, out, 0),
+            )
 
     def read_many(self, indexes: Any, out: Any | None = None) -> Any:
         """Many records, each whole, as an array of words with a row for each."""
@@ -97,8 +101,9 @@ class RecordStore:
             raise UsageError(f"out has room for {out.shape}; pass {count} rows of {self.size // 8} words")
         flat = out.reshape(-1)
         read = kernels.read_records(self._base, self._memory, self._stride, self.size, wanted, count, flat)
-        if read < count:
-            raise self._stuck(int(wanted[read]))
+        for position in range(read, count):
+            # Rare: a writer lost its processor in the middle of one of them.
+            self.read_into(int(wanted[position]), out[position])
         return out[:count]
 
     def write(self, index: int, data: bytes) -> None:
@@ -108,7 +113,10 @@ class RecordStore:
             raise UsageError(f"a record holds {self.size} bytes, not {len(data)}")
         words = np.frombuffer(data.ljust(self.size, b"\0"), dtype=np.uint64)
         if not kernels.write_record(self._base, self._memory, self._stride, self.size, index, words):
-            raise self._stuck(index)
+            self._persist(
+                index,
+                lambda: kernels.write_record(self._base, self._memory, self._stride, self.size, index, words),
+            )
 
     def repair(self) -> Sequence[int]:
         """Unlock the records whose writer died: only while nobody writes. Which those were."""
@@ -120,6 +128,14 @@ class RecordStore:
     def _check(self, index: int) -> None:
         if not 0 <= index < self.count:
             raise UsageError(f"there is no record {index}: they are numbered 0 to {self.count - 1}")
+
+    def _persist(self, index: int, attempt: Callable[[], int]) -> None:
+        """A writer that lost its processor comes back; one that died does not."""
+        until = time.monotonic() + STUCK_S
+        while not attempt():
+            if time.monotonic() > until:
+                raise self._stuck(index)
+            time.sleep(0.001)
 
     def _stuck(self, index: int) -> BursarError:
         return BursarError(

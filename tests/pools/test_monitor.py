@@ -1,0 +1,137 @@
+"""The monitor (section II-E), admission (II-C) and the estimate of the capacity (algorithm 1)."""
+
+from __future__ import annotations
+
+import pytest
+from test_engine import Small, take_all
+
+from bursar.errors import Refused, UsageError
+from bursar.pools.admission import admit, can_still_meet
+from bursar.pools.capacity import AdaptiveCapacity, FixedCapacity, Outcome, PrintedCapacity
+from bursar.pools.monitor import Monitor
+from bursar.pools.monitor_book import MonitorBook
+from bursar.world import MILLISECOND_NS, SECOND_NS
+
+
+def test_an_unused_reservation_goes_to_whoever_has_demand() -> None:
+    """II-E, token conversion: b asks for nothing, and a gets nearly everything."""
+    small = Small(10_000, a=1000, b=8000)
+    a, b = small.engine("a"), small.engine("b")
+    taken = 0
+    for _ in range(199):
+        small.pass_ms(5, a, b)
+        a.book.pending = 100_000
+        taken += take_all(a)
+    assert 9_000 < taken <= 10_000
+    assert small.book.accounts.issued() <= 10_000
+
+
+def test_without_conversion_an_unused_reservation_is_wasted() -> None:
+    small = Small(10_000, a=1000, b=8000)
+    small.book._convert = False
+    a, b = small.engine("a"), small.engine("b")
+    taken = 0
+    for _ in range(199):
+        small.pass_ms(5, a, b)
+        taken += take_all(a)
+    assert taken <= 2000
+
+
+def test_reports_are_asked_for_only_after_the_pool_was_touched() -> None:
+    small = Small(1000, a=100)
+    engine = small.engine("a")
+    small.pass_ms(100, engine)
+    assert small.words.read(small.book.names.asked) == 0
+    take_all(engine)
+    small.pass_ms(10, engine)
+    assert small.words.read(small.book.names.asked) == small.book.period
+
+
+def test_a_client_that_never_comes_is_given_nothing_after_a_period() -> None:
+    small = Small(1000, a=500, b=400)
+    a = small.engine("a")
+    small.pass_ms(1200, a)
+    assert small.book.clients["b"].revoked
+    assert small.book.accounts.returned >= 400
+
+
+def test_a_client_that_keeps_wasting_its_reservation_is_named() -> None:
+    small = Small(1000, a=500)
+    engine = small.engine("a")
+    for _ in range(8):
+        small.pass_ms(1000, engine)
+    assert small.book.alerts() == ["a"]
+
+
+def test_of_two_monitors_one_leads_and_the_other_takes_over() -> None:
+    small = Small(1000, a=100)
+    other = MonitorBook("p", FixedCapacity(1000), period_ns=SECOND_NS)
+    other.join("a", 100)
+    standby = Monitor(small.clock, small.words, other)
+    standby.check()
+    assert small.book.leading and not other.leading
+    small.clock.ns += 1_600 * MILLISECOND_NS
+    standby.check()
+    assert other.leading and other.period == 2
+    small.monitor.check()
+    assert not small.book.leading, "its ceiling was moved by another"
+
+
+def test_admission_says_which_bound_failed_and_what_would_fit() -> None:
+    admit({"a": 40}, "b", 60, 100)
+    with pytest.raises(Refused, match=r"aggregate capacity\); 60 would fit") as refused:
+        admit({"a": 40}, "b", 61, 100)
+    assert refused.value.remaining == 60
+    with pytest.raises(Refused, match=r"local capacity\); 50 would fit"):
+        admit({"a": 40}, "b", 55, 100, 50)
+    admit({"a": 40, "b": 60}, "b", 50, 100)
+    with pytest.raises(UsageError):
+        admit({}, "a", -1, 100)
+
+
+def test_example_2_of_the_paper_cannot_be_met_any_more() -> None:
+    """II-C, example 2: R = 40, 10 done at half time, C_L = 50 a second."""
+    assert can_still_meet(40, 0, SECOND_NS, SECOND_NS, 50)
+    assert not can_still_meet(40, 10, SECOND_NS // 2, SECOND_NS, 50)
+
+
+def test_algorithm_1_rises_when_used_up_and_averages_below() -> None:
+    estimate = PrintedCapacity(1000, 50)
+    estimate.close(Outcome(1000, 998))
+    assert estimate.value == 1010
+    estimate.close(Outcome(1010, 1000))
+    assert estimate.value == 1000
+    for _ in range(5):
+        estimate.close(Outcome(1000, 900))
+    assert estimate.value == 900
+    estimate.close(Outcome(900, 700))
+    assert estimate.value == 900, "below three deviations nothing is learnt"
+
+
+def test_bursars_estimate_follows_any_drop_at_once_and_no_quiet_period() -> None:
+    estimate = AdaptiveCapacity(1000, 10)
+    estimate.close(Outcome(1000, 300))
+    assert estimate.value == 1000, "nobody waited: a quiet period"
+    estimate.close(Outcome(1000, 700, saturated=True))
+    assert estimate.value == 700
+    for expected in (707, 721, 749, 808):
+        estimate.close(Outcome(estimate.value, estimate.value))
+        assert estimate.value == expected
+    estimate.floor = 600
+    estimate.close(Outcome(808, 500, saturated=True))
+    assert estimate.value == 600
+
+
+@pytest.mark.parametrize("wrong", [0, -5])
+def test_a_capacity_of_nothing_is_refused(wrong: int) -> None:
+    with pytest.raises(UsageError, match="at least 1"):
+        FixedCapacity(wrong)
+
+
+def test_a_reservation_above_the_capacity_is_refused_when_joining() -> None:
+    book = MonitorBook("p", FixedCapacity(100), period_ns=SECOND_NS)
+    with pytest.raises(Refused, match="100 would fit"):
+        book.join("a", 101)
+    assert book.clients == {}
+    with pytest.raises(UsageError, match="too short"):
+        MonitorBook("p", FixedCapacity(100), period_ns=MILLISECOND_NS)

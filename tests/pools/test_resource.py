@@ -1,0 +1,72 @@
+"""A pool through `bursar.connect`: acquired, refused, explained, and without a monitor."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+import bursar
+from bursar.pools.resource import PoolResource
+
+POLICY = """
+[daemon]
+state = "{state}"
+[resource.records]
+kind = "pool"
+capacity = "10k/s"
+client_capacity = "9k/s"
+period = "200ms"
+[resource.records.tenant]
+acme = {{ reservation = "5k/s" }}
+globex = {{ reservation = "2k/s", limit = "3k/s" }}
+"""
+
+
+def write_policy(tmp_path: Path, text: str = POLICY) -> Path:
+    path = tmp_path / "policy.toml"
+    path.write_text(text.format(state=tmp_path / "state"))
+    return path
+
+
+async def test_a_tenant_gets_its_reservation_and_not_more_than_its_limit(tmp_path: Path) -> None:
+    async with await bursar.connect(write_policy(tmp_path)) as b:
+        records = b.resource("records")
+        async with records.acquire("acme", 900, wait=2) as grant:
+            assert grant.amount == 900
+        assert records.try_acquire("globex", 10) is not None
+        with pytest.raises(bursar.Refused, match="its limit is 600"):
+            await records.acquire("globex", 601)
+        with pytest.raises(bursar.UsageError, match="did you mean"):
+            records.try_acquire("acmee")
+        said = await b.explain("records", "acme")
+        assert "reservation of 5k/s" in said.sentences[0]
+        statistics = await b.statistics("records")
+        assert statistics["leading"] and statistics["issued"] <= statistics["capacity"] == 2000
+
+
+async def test_reservations_that_do_not_fit_are_refused_when_opening(tmp_path: Path) -> None:
+    text = POLICY.replace("5k/s", "8.5k/s")
+    with pytest.raises(bursar.Refused, match="aggregate capacity"):
+        await bursar.connect(write_policy(tmp_path, text))
+
+
+async def test_shadow_mode_refuses_nobody_and_counts(tmp_path: Path) -> None:
+    text = POLICY.replace('kind = "pool"', 'kind = "pool"\nshadow = true')
+    async with await bursar.connect(write_policy(tmp_path, text)) as b:
+        records = b.resource("records")
+        grant = records.try_acquire("acme", 100_000)
+        assert grant is not None and grant.fallback == "shadow"
+        assert (await b.statistics("records"))["tenants"]["acme"]["would_refuse"] == 100_000
+
+
+async def test_without_a_monitor_a_tenant_keeps_its_reservation(tmp_path: Path) -> None:
+    async with await bursar.connect(write_policy(tmp_path)) as b:
+        records = b.resource("records")
+        assert isinstance(records, PoolResource)
+        records._monitor.stop()
+        book = records.engine("acme").book
+        book.began -= 10 * book.period_ns
+        grant = records.try_acquire("acme", 900)
+        assert grant is not None and grant.fallback == "keep"
+        assert "goes on by itself" in records.explain("acme").sentences[-1]
