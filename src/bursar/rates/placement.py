@@ -22,11 +22,11 @@ from bursar.rates.messages import UNBOUNDED
 
 Whole = npt.NDArray[np.int64]
 
-KEPT_FREE = (0.05, 0.02, 0.0)
+KEPT_FREE = (0.2, 0.1, 0.05, 0.02, 0.0)
 """The part of a period that reservations are not planned into: the first that lets all of them fit,
-else none. Between two periods, and when a busy machine wakes late, a server does nothing; a
-reservation planned for its last moment would be missed by just that, and the tenant may have no
-other server."""
+else none. A reservation planned for the last moment of a full server is missed when demand moves
+late, or by the time between two periods, or when a busy machine wakes late; and the tenant may have
+no other server. Done early, there is time to make up for all that."""
 
 UNSEEN_CAPACITY = 1_000.0
 """Requests a second that a server of unknown capacity is taken for until it was seen at work."""
