@@ -36,7 +36,7 @@ def make_plan(
     period_s: float,
     periods: int,
     *,
-    controlled: bool = True,
+    intervals: int = 5,
     records: int = 10_000,
 ) -> Plan:
     """Three quarters of the capacity reserved, in equal parts; limits 5/3 of that, as in the paper
