@@ -30,7 +30,12 @@ def test_two_nodes_with_a_crash_never_overspend_nor_refuse_wrongly() -> None:
 
 
 def test_two_nodes_with_loss_and_duplication_never_overspend_nor_refuse_wrongly() -> None:
-    assert_nothing_found(search(places=TWO, budget=Budget(crashes=0, duplicates=1, drops=1, moves=2)))
+    assert_nothing_found(search(places=TWO, budget=Budget(crashes=0, duplicates=1, drops=1, moves=1)))
+
+
+def test_two_nodes_asked_at_once_never_overspend_nor_refuse_wrongly() -> None:
+    budget = Budget(crashes=0, duplicates=1, moves=2)
+    assert_nothing_found(search(places=TWO, budget=budget, horizon_ns=12 * MILLISECOND_NS))
 
 
 def test_a_chain_of_three_with_a_crash_never_overspends() -> None:
@@ -57,7 +62,7 @@ def test_settled_holds_give_back_once_whatever_crashes() -> None:
 
 def test_blocks_charged_ahead_are_never_spent_twice() -> None:
     budget = Budget(crashes=1, duplicates=0, moves=2)
-    found = search(block=2, amounts=(1,), askers=("b",), budget=budget, horizon_ns=12 * MILLISECOND_NS)
+    found = search(block=2, amounts=(1,), askers=("b",), budget=budget)
     assert_nothing_found(found)
 
 

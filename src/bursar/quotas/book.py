@@ -78,6 +78,8 @@ class Request:
 class NodeBook:
     """One node of one resource. See the module for what it promises."""
 
+    round_class: type[Round] = Round
+
     def __init__(self, identity: str, rules: Rules = BURSAR, *, block: int = 0) -> None:
         """`block` is 0 in `exact` mode, the units charged ahead for each account in `fast`."""
         self.ledger = Ledger(identity)
@@ -106,7 +108,7 @@ class NodeBook:
     def round(self, account: Account) -> Round:
         found = self.rounds.get(account.name)
         if found is None:
-            found = self.rounds[account.name] = Round(self.rules, account)
+            found = self.rounds[account.name] = self.round_class(self.rules, account)
         return found
 
     # -- what the courier asks for

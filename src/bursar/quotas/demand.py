@@ -15,7 +15,8 @@ if TYPE_CHECKING:
 WANTS_MAX = 256
 """Requests named one by one in an offer; those behind them wait for the next round."""
 
-SIZE_MEMORY = 8
+SIZE_MEMORY = 64
+"""The mean request is one over about so many: sizes have heavy tails."""
 
 
 class Demand:
@@ -34,6 +35,7 @@ class Demand:
         self.burn = Burn(rules.alpha, rules.sample_ns, rules.per_event)
         self.theta_ns = rules.theta_ns
         self.size = 0
+        self._seen = 0
         self.mints = 0
         self.owners: frozenset[str] = frozenset()
         self.charging = 0
@@ -46,7 +48,8 @@ class Demand:
         self._verdict_until: int | None = None
 
     def see_request(self, amount: int) -> None:
-        self.size = amount if self.size == 0 else self.size + (amount - self.size) // SIZE_MEMORY
+        self._seen = min(self._seen + 1, SIZE_MEMORY)
+        self.size += (amount - self.size) // self._seen
 
     def rate(self, now: int) -> float:
         return self.burn.sample(now, self.account.used)
@@ -87,7 +90,7 @@ class Demand:
     def known_left(self, now: int) -> int | None:
         """What was left anywhere when that was last decided, if it is still to be believed."""
         verdict = self._verdict
-        if verdict is None or verdict.mints < self.mints:
+        if verdict is None or verdict.mints < self.mints or self.rules.paper:
             return None
         if self._verdict_until is not None and now >= self._verdict_until:
             return None
@@ -97,11 +100,9 @@ class Demand:
         """Whether the request could still get its units from somewhere. Those that took part in
         the decision got theirs or will not; to later ones all that was there then may yet be."""
         left = self.known_left(now)
-        if left is None or self._verdict is None:
-            return True
-        if number <= self._verdict_upto:
+        if self._verdict is not None and number <= self._verdict_upto:
             left = self._verdict.left
-        return amount <= left + self.here()
+        return left is None or amount <= left + self.here()
 
     def learn_verdict(self, now: int, verdict: Verdict) -> None:
         self._verdict = verdict

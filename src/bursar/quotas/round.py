@@ -17,7 +17,7 @@ Nothing here can lose or make a unit. What a round gets wrong costs messages and
 from __future__ import annotations
 
 from enum import Enum
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from bursar.quotas import statement
 from bursar.quotas.allocation import lifetime_ns, serve_wants, split_by_rate, surplus
@@ -37,13 +37,22 @@ class State(Enum):
     WAITING = "waiting"
 
 
+class Hint(NamedTuple):
+    """What a subtree had, how fast it used it, and when that was."""
+
+    units: int
+    rate: float
+    at: int
+    nodes: int
+
+
 class Round(Demand):
     """awaited      children that were asked and have not answered
     offers       of the children that take part
     late         of children that came while this node waits for its parent
     asked_by     the parent's Collect that is to be answered
     heard        the newest number heard from each neighbour
-    hints        (units, rate, when) last known of each child's subtree
+    hints        what was last known of each child's subtree
     """
 
     def __init__(self, rules: Rules, account: Account) -> None:
@@ -55,10 +64,11 @@ class Round(Demand):
         self.asked_by: Collect | None = None
         self.awaited: dict[str, None] = {}
         self.busy: dict[str, None] = {}
+        self.easy = False
         self.offers: dict[str, Offer] = {}
         self.late: dict[str, Offer] = {}
         self.heard: dict[str, int] = {}
-        self.hints: dict[str, tuple[int, float, int]] = {}
+        self.hints: dict[str, Hint] = {}
         self.whole_until: int | None = None
         self.retry_at = 0
         self.retry_ns = rules.retry_ns
@@ -67,12 +77,20 @@ class Round(Demand):
 
     def look_for_need(self, book: NodeBook, now: int) -> None:
         """Start a round if this node needs units and none runs."""
-        if self.state is not State.IDLE or not self.is_in_need(now):
+        if self.state is State.GATHERING or not self.is_in_need(now):
+            return
+        if self.state is State.WAITING and not (self.waiting and self._leave_easily()):
             return
         if now >= self.retry_at:
             self.begin(book, now)
         elif self.waiting or not self.rules.paper:
             book.wake_round(self.retry_at, self.account)
+
+    def _leave_easily(self) -> bool:
+        """A node that offered what it had, and asked for nothing, need not wait for an answer."""
+        if self.easy:
+            self._end()
+        return self.easy
 
     def retry_soon(self, book: NodeBook, now: int) -> None:
         self.retry_at = now
@@ -108,6 +126,8 @@ class Round(Demand):
             return [] if asked is not None and self._stops_here(now, asked) else others
         if self.scarce or (self.asked_by is None and self._is_enough(now)):
             return []
+        if book.parent is None and self._is_poor(book, now):
+            return []  # a full wave follows at once
         return [child for child in others if self._may_spare(now, child)]
 
     def _stops_here(self, now: int, asked: Collect) -> bool:
@@ -120,9 +140,12 @@ class Round(Demand):
         """By the last that was heard of it; a child never heard of may."""
         if child not in self.hints:
             return True
-        units, rate, at = self.hints[child]
-        used = rate * (now - at + self.rules.margin * self.theta_ns) / SECOND_NS
-        return units - used > self.size
+        kept = self.hints[child].rate * self.rules.margin * self.theta_ns / SECOND_NS
+        return self._may_have(now, child) > max(kept, self.size)
+
+    def _may_have(self, now: int, child: str) -> int:
+        hint = self.hints[child]
+        return max(0, hint.units - int(hint.rate * (now - hint.at) / SECOND_NS))
 
     def _collect(self, book: NodeBook, now: int, child: str) -> None:
         pool, kept = surplus(self.account.unspent, self.kept(now)), self.threshold(now)
@@ -144,7 +167,7 @@ class Round(Demand):
             self._accept(note)
             if not (self.full and self.state is State.GATHERING):
                 self.prepare_full(book, now)
-        elif self.state is State.IDLE:
+        elif self.state is State.IDLE or (self.state is State.WAITING and self._leave_easily()):
             self._accept(note)
             self.begin(book, now)
         elif self.state is State.GATHERING and not self.rules.paper:
@@ -170,20 +193,25 @@ class Round(Demand):
             self._conclude(book, now)
 
     def hear_offer(self, book: NodeBook, now: int, note: Offer) -> None:
-        if note.number <= self.heard.get(note.source, 0):
+        answers = self.state is State.GATHERING and note.wave == self.wave and note.source in self.awaited
+        if note.number <= self.heard.get(note.source, 0) and not answers:
             return
-        self.heard[note.source] = note.number
-        self.hints[note.source] = (note.kept, note.rate, now)
-        if self.state is State.WAITING:
+        self.heard[note.source] = max(note.number, self.heard.get(note.source, 0))
+        known = self.hints.get(note.source)
+        nodes = max(note.nodes, known.nodes if known is not None else 0)
+        self.hints[note.source] = Hint(note.kept, note.rate, now, nodes)
+        if self.state is State.WAITING and not self._leave_easily():
             self.late[note.source] = note
-        elif self.state is State.IDLE:
+        elif self.state is not State.GATHERING:
             self.offers = {note.source: note}
             self.begin(book, now)
         elif not self.full or note.wave == self.wave:
-            # (An offer that was under way when a full wave began says nothing: its answer will.)
             self.offers[note.source] = note
             if self.awaited.pop(note.source, 0) is None and not self.awaited:
                 self._conclude(book, now)
+        elif note.source in self.offers:
+            self.late[note.source] = note
+        # Otherwise it was under way when the full wave began: the answer to that will say it all.
 
     # -- enough, or further up
 
@@ -194,8 +222,14 @@ class Round(Demand):
             return False
         if self.rules.beta is not None:
             return pool > self.rules.beta * self._thresholds(now)
+        if self.scarce:
+            return True
         lasts_ns = lifetime_ns(rest, self._rates(now))
         return lasts_ns is None or lasts_ns >= self._wanted_lifetime_ns(now)
+
+    def _sizes(self) -> int:
+        """A request of each node that takes part."""
+        return self.size + sum(offer.size for offer in self.offers.values())
 
     def _thresholds(self, now: int) -> int:
         """T of eq. 8."""
@@ -203,6 +237,11 @@ class Round(Demand):
 
     def _rates(self, now: int) -> float:
         return self.rate(now) + sum(offer.rate for offer in self.offers.values())
+
+    def _subtree_rate(self, now: int) -> float:
+        """The rates of those who take part, and the last known of the other children."""
+        others = [hint.rate for child, hint in self.hints.items() if child not in self.offers]
+        return self._rates(now) + sum(others)
 
     def _wanted_lifetime_ns(self, now: int) -> int:
         """A subtree that is nearly as rich as the whole settles its own affairs."""
@@ -229,8 +268,8 @@ class Round(Demand):
             "wave": self.asked_by.wave if self.asked_by is not None else 0,
             "number": self.wave,
             "threshold": self._thresholds(now),
-            "rate": self._rates(now),
-            "size": self.size + sum(offer.size for offer in self.offers.values()),
+            "rate": self._subtree_rate(now) if self.scarce else self._rates(now),
+            "size": self._sizes(),
             "nodes": 1 + sum(offer.nodes for offer in self.offers.values()),
             "wants": self._all_wants(),
             "low": self.is_low(now) or any(offer.low for offer in self.offers.values()),
@@ -241,6 +280,7 @@ class Round(Demand):
         fields["kept"] = self.account.unspent + sum(offer.kept for offer in self.offers.values())
         fields["statement"] = self._state(book) if self.full else None
         self.asked_by = None
+        self.easy = not self.rules.paper and not fields["low"] and not fields["wants"]
         self.state = State.WAITING
         self._set_deadline(book, now, self.rules.waiting_ns)
         book.post(now, Offer, self.account, parent, **fields)
@@ -266,9 +306,16 @@ class Round(Demand):
         for (child, offer), amount in zip(offers.items(), shares, strict=True):
             if amount:
                 book.ledger.send(self.account, child, amount)
-            self.hints[child] = (offer.kept + amount, offer.rate, now)
-            book.post(now, Share, self.account, child, offer=offer.number, **fields)
+            nodes = max(offer.nodes, self.hints[child].nodes) if child in self.hints else offer.nodes
+            self.hints[child] = Hint(offer.kept + amount, offer.rate, now, nodes)
+            if amount or offer.low or offer.wants or not self._may_be_silent(verdict):
+                book.post(now, Share, self.account, child, offer=offer.number, **fields)
         self._serve_own(book, now)
+
+    def _may_be_silent(self, verdict: Verdict | None) -> bool:
+        """Whoever asked for nothing and gets nothing waits for nothing. That nothing is left at
+        all, though, is told to everybody at once."""
+        return not self.rules.paper and (verdict is None or verdict.left > 0)
 
     def _split(self, now: int) -> list[int]:
         """Each child's part of what is here."""
@@ -280,10 +327,22 @@ class Round(Demand):
             units -= used
             wanted.append(used)
         if self.scarce:
-            return wanted
+            return self._add_extra(now, wanted, units)
         rates = [self.rate(now), *(offer.rate for offer in self.offers.values())]
         parts = split_by_rate(units, rates, self._place_of_need())
         return [used + part for used, part in zip(wanted, parts[1:], strict=True)]
+
+    def _add_extra(self, now: int, wanted: list[int], units: int) -> list[int]:
+        """Little is left, and it stays here. But each who asks gets, besides what it wants, a part
+        of what its subtree will want: less the less there is, so that nobody comes for every
+        request, and little is stranded."""
+        whole, rest = self._subtree_rate(now), units
+        for place, offer in enumerate(self.offers.values()):
+            extra = int(self.rules.extra_part * units * offer.rate / whole) if whole > 0 else 0
+            if offer.low or offer.wants or (self.full and extra * offer.nodes >= offer.size):
+                wanted[place] += min(extra, rest)
+                rest -= min(extra, rest)
+        return wanted
 
     def _place_of_need(self) -> int:
         """Who gets everything where nobody has a rate: the first child that asked, or this node."""
@@ -328,7 +387,7 @@ class Round(Demand):
         self.whole_until = None if lasts_ns is None else now + lasts_ns
         if self.full:
             self._share_out(book, now, self._decide(book, now))
-        elif self._has_unmet() or (not self.scarce and self._is_scarce(book)):
+        elif self._has_unmet() or (not self.scarce and self._is_poor(book, now)):
             self.prepare_full(book, now)
         else:
             self._share_out(book, now)
@@ -352,12 +411,17 @@ class Round(Demand):
     def _has_unmet(self) -> bool:
         return serve_wants(self.account.unspent, self._all_wants())[1] > 0
 
-    def _is_scarce(self, book: NodeBook) -> bool:
+    def _is_poor(self, book: NodeBook, now: int) -> bool:
+        """Little is here, and by the last that was heard little is elsewhere."""
+        elsewhere = [self._may_have(now, child) for child in self.hints if child not in self.offers]
+        return self._is_scarce(book, sum(elsewhere))
+
+    def _is_scarce(self, book: NodeBook, elsewhere: int = 0) -> bool:
         """So little is left that spreading it would only make everybody ask again."""
         nodes = 1 + sum(offer.nodes for offer in self.offers.values())
-        size = self.size + sum(offer.size for offer in self.offers.values())
-        wanted = self.rules.scarce_requests * size * len(book.members or ()) // nodes
-        return not self.rules.paper and self.account.unspent - sum(self._all_wants()) < wanted
+        wanted = self.rules.scarce_requests * self._sizes() * len(book.members or ()) // nodes
+        rest = self.account.unspent + elsewhere - sum(self._all_wants())
+        return not self.rules.paper and rest < wanted
 
     def _decide(self, book: NodeBook, now: int) -> Verdict | None:
         """A full wave is over: everything unspent is here, if everybody answered."""

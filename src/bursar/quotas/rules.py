@@ -19,25 +19,27 @@ class Rules:
                   settles its own affairs if its units last at least `own_part` as long as the whole's
     margin        thresholds are `margin` times rate x theta (eq. 2 has 1)
     scarce_requests  root keeps what is left when it is less than so many mean requests a node
+    extra_part    then each who asks gets, besides, this part of its share of the rest
     """
 
     paper: bool = False
     per_event: bool = False
     alpha: float = 0.5
     beta: int | None = None
-    beta_floor: int = 8
+    beta_floor: int = 60
     own_part: float = 0.25
     margin: float = 2.0
-    scarce_requests: int = 3
+    scarce_requests: int = 15
+    extra_part: float = 0.7
     theta_ns: int = 10 * MILLISECOND_NS
     sample_ns: int = 100 * MILLISECOND_NS
     patience_ns: int = 500 * MILLISECOND_NS
     waiting_ns: int = 1500 * MILLISECOND_NS
     retry_ns: int = 50 * MILLISECOND_NS
     retry_max_ns: int = 2 * SECOND_NS
-    resend_ns: int = 300 * MILLISECOND_NS
+    resend_ns: int = 3 * SECOND_NS
     resend_max_ns: int = 10 * SECOND_NS
-    ack_ns: int = 100 * MILLISECOND_NS
+    ack_ns: int = SECOND_NS
     memory_ns: int = SECOND_NS
 
 

@@ -1,0 +1,67 @@
+"""Figure 3: what the last of the quota costs."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from bursar.experiments.quotas import figures
+from bursar.experiments.quotas.loopback import measure_round_trip_ns
+from bursar.experiments.quotas.runs import (
+    ALGORITHMS,
+    REQUESTS_A_NODE,
+    RUNS,
+    Result,
+    average,
+    make_loopback,
+    make_trace,
+    run,
+)
+
+NODES = 30
+PART_OF_PAPER = 0.2
+
+
+def remaining(out: Path, quick: bool) -> dict[str, Any]:
+    network = make_loopback(measure_round_trip_ns())
+    each, runs = (1_000, 2) if quick else (REQUESTS_A_NODE, RUNS)
+    rows: list[dict[str, Any]] = []
+    curves: dict[str, dict[str, list[tuple[float, int, int]]]] = {}
+    for name in ("zipf", "world-cup"):
+        found: dict[str, list[Result]] = {algorithm.name: [] for algorithm in ALGORITHMS}
+        for seed in range(1, runs + 1):
+            trace = make_trace(name, NODES, seed, each)
+            for algorithm in ALGORITHMS:
+                found[algorithm.name].append(run(algorithm, trace, network, seed))
+        rows += _rows(name, found)
+        curves[name] = {algorithm: results[0].outcome.curve for algorithm, results in found.items()}
+    figures.draw_remaining(out / "quotas-remaining.png", curves)
+    mine = [row for row in rows if row["algorithm"] == "bursar"]
+    checks = {
+        f"last 10 % at most {PART_OF_PAPER} of the paper's": all(
+            row["of the paper's"] <= PART_OF_PAPER for row in mine
+        )
+    }
+    return {
+        "workload": f"{NODES} nodes, {each} requests a node, {runs} runs, random placement",
+        "rows": rows,
+        "figures": ["quotas-remaining.png"],
+        "checks": checks,
+        "table": rows,
+        "ok": quick or all(checks.values()),
+    }
+
+
+def _rows(trace: str, found: dict[str, list[Result]]) -> list[dict[str, Any]]:
+    paper = average(found["paper"], lambda r: r.last_cost)
+    return [
+        {
+            "trace": trace,
+            "algorithm": name,
+            "cost until 90 %": round(average(runs, lambda r: r.outcome.cost - r.last_cost)),
+            "cost of the last 10 %": round(average(runs, lambda r: r.last_cost)),
+            "messages of the last 10 %": round(average(runs, lambda r: r.last_messages)),
+            "of the paper's": round(average(runs, lambda r: r.last_cost) / paper, 3),
+        }
+        for name, runs in found.items()
+    ]
