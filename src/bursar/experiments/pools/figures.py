@@ -28,7 +28,9 @@ def draw_clients(
     path: pathlib.Path, panels: Mapping[str, Mapping[str, Sequence[float]]], unit: str = "K I/Os a period"
 ) -> str:
     """Bars for each client, a panel for each case: {panel: {series: value for each client}}."""
-    figure, axes = plt.subplots(1, len(panels), figsize=(4.6 * len(panels), 3.8), squeeze=False, sharey=True)
+    figure, axes = plt.subplots(
+        1, len(panels), figsize=(max(7.0, 4.6 * len(panels)), 3.8), squeeze=False, sharey=True
+    )
     for axis, (title, series) in zip(axes[0], panels.items(), strict=True):
         count = len(next(iter(series.values())))
         at, width = np.arange(count), 0.8 / len(series)

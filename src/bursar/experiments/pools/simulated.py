@@ -319,7 +319,7 @@ def four(out: pathlib.Path, quick: bool) -> Findings:
     count, at = (16, 6) if quick else (PERIODS, 15)
     table: list[dict[str, Any]] = []
     figures = []
-    for number, (direction, drops) in enumerate({"comes": (0.05, 0.15), "goes": (0.15,)}.items()):
+    for number, (direction, drops) in enumerate({"comes": (0.04, 0.15), "goes": (0.15,)}.items()):
         panels: dict[str, dict[str, tuple[list[float], list[float]]]] = {}
         firsts: dict[str, dict[str, tuple[list[float], list[float]]]] = {}
         for name, distribute in DISTRIBUTIONS.items():
@@ -397,7 +397,7 @@ def _judge_four(table: Sequence[dict[str, Any]]) -> bool:
         if what.endswith("comes"):
             if who == "bursar's":
                 fine &= took != "never" and int(took) <= 3
-            elif what.startswith("5"):
+            elif what.startswith("4"):
                 fine &= took != "never" and int(took) <= 6
         elif who == "bursar's":
             fine &= took != "never"
