@@ -59,7 +59,7 @@ def offences(path: pathlib.Path, source: str) -> list[str]:
 
 def _is_yield(node: ast.AST) -> bool:
     """`asyncio.sleep(0)` lets others go first and waits for no clock."""
-    return isinstance(node, ast.Call) and [ast.dump(argument) for argument in node.args] == ["Constant(value=0)"]
+    return isinstance(node, ast.Call) and [ast.dump(each) for each in node.args] == ["Constant(value=0)"]
 
 
 def _used(node: ast.AST) -> list[tuple[str, str]]:
