@@ -37,7 +37,8 @@ BACKLOG = 1 << 26
 
 
 class Config(msgspec.Struct, frozen=True, kw_only=True):
-    """What one process does. `demand` is a period's; None: as much as it gets."""
+    """What one process does. `demand` is a period's; None: as much as it gets. `audit`: what is
+    spent is also counted in shared words, which outlive a client that is killed."""
 
     role: Literal["monitor", "server", "client"]
     store: str
@@ -56,6 +57,7 @@ class Config(msgspec.Struct, frozen=True, kw_only=True):
     client_capacity: int | None = None
     adaptive: bool = False
     convert: bool = True
+    audit: bool = False
     seed: int = 0
 
 
@@ -66,6 +68,10 @@ class Counts(msgspec.Struct):
     capacity: dict[int, int] = {}
     issued: dict[int, int] = {}
     used: dict[int, int] = {}
+
+
+def audit_word(period: int) -> str:
+    return f"audit/{period}"
 
 
 def wait_until(at_ns: int) -> None:
@@ -127,7 +133,8 @@ class Reader:
             self.book = EngineBook(
                 POOL, config.tenant, period_ns=config.period_ns, batch=config.batch, paced=config.paced
             )
-            engine = Engine(self.clock, SharedWords(Path(config.words)), self.book)
+            self.words = SharedWords(Path(config.words))
+            engine = Engine(self.clock, self.words, self.book)
             self.client = RecordClient(self.store, engine)
         self.store.read_many(self.ids[0][:4])  # compile
         self.store.read(0)
@@ -174,6 +181,8 @@ class Reader:
         if taken == 0:
             time.sleep(0.0005)
             return 0
+        if self.config.audit and self.book is not None:
+            self.words.fetch_add(audit_word(self.book.period), taken)
         self.store.read_many(ids[:taken], self.out)
         return taken
 
