@@ -6,10 +6,9 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
+from quota_mutations import AnswersFirst, Recredits, RefusesLocally, Reverts, SendsFirst
 
-from bursar.book import Effects
 from bursar.quotas.book import NodeBook
-from bursar.quotas.ledger import Account
 from bursar.sim.scenarios.quota.small import CHAIN, SMALL_RULES, THREE, TWO, SmallQuota
 from bursar.sim.search import Budget, Found, Search
 from bursar.world import MILLISECOND_NS
@@ -70,60 +69,6 @@ def test_the_papers_form_keeps_the_same_ledger() -> None:
     """Sections IV-B1 and IV-B2."""
     paper = replace(SMALL_RULES, paper=True, beta=1, margin=1.0)
     assert_nothing_found(search(rules=paper, budget=Budget(crashes=1, duplicates=0, moves=1)))
-
-
-class SendsFirst(NodeBook):
-    """Mutation: a message leaves before its debit is durable."""
-
-    def post(self, now: int, kind: Any, account: Account, to: str, **fields: Any) -> None:
-        durable, self.ledger.durable = self.ledger.durable, self.ledger.written
-        self._emit(now, kind, account.name, to, fields)
-        self.ledger.durable = durable
-
-
-class Reverts(NodeBook):
-    """Mutation: a transfer that is not acknowledged in time is taken back."""
-
-    def tick(self, now: int) -> Effects:
-        for account in self.ledger.accounts.values():
-            for channel in account.channels.values():
-                if channel.resend_at is not None and now >= channel.resend_at:
-                    for number in list(channel.outbox):
-                        amount, _ = channel.outbox.pop(number)
-                        account.unspent += amount
-                        account.endowment += amount
-        return super().tick(now)
-
-
-class AnswersFirst(NodeBook):
-    """Mutation: a grant is told before it is durable."""
-
-    def defer(self, now: int, what: str, *arguments: Any) -> None:
-        if what == "_answer":
-            self._answer(now, *arguments)
-        else:
-            super().defer(now, what, *arguments)
-
-
-class Recredits(NodeBook):
-    """Mutation: the id of a transfer is not written with its credit."""
-
-    def receive(self, now: int, sender: str, message: Any) -> Effects:
-        account = self.ledger.account(message.account)
-        channel = account.channel(message.source)
-        if message.units and channel.received == channel.receiving:
-            channel.received = channel.receiving = message.units[0][0] - 1
-        return super().receive(now, sender, message)
-
-
-class RefusesLocally(NodeBook):
-    """Mutation: what is not here is refused (the root's verdict is not waited for)."""
-
-    def _look_for_need(self, now: int, chain: Any) -> None:
-        from bursar.quotas.book import Refusal
-
-        for request in list(self.requests.values()):
-            self._refuse(request, Refusal("acme", 0, request.amount))
 
 
 @pytest.mark.parametrize(

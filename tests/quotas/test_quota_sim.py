@@ -3,11 +3,20 @@
 from __future__ import annotations
 
 import pytest
+from quota_mutations import AnswersFirst, Reverts, SendsFirst
 
+from bursar.quotas.book import NodeBook
+from bursar.quotas.courier import QuotaCourier
+from bursar.quotas.resource import QuotaResource
+from bursar.sim.errors import RunFailedError
 from bursar.sim.scenarios import run_seed
+from bursar.sim.scenarios.quota import FastQuotaScenario, QuotaScenario
+from bursar.sim.simulation import Simulation
 
-SEEDS = 100
-SEEDS_A_TEST = 10
+SEEDS = 200
+FAST_SEEDS = 100
+SEEDS_A_TEST = 20
+MUTANT_SEEDS = 60
 
 
 @pytest.mark.parametrize("first", range(0, SEEDS, SEEDS_A_TEST))
@@ -15,3 +24,22 @@ def test_a_quota_is_never_exceeded_and_no_unit_is_lost_under_every_fault(first: 
     """A failure names its seed and the command that replays it."""
     for seed in range(first, first + SEEDS_A_TEST):
         run_seed("quota", seed, keep=100)
+
+
+@pytest.mark.parametrize("first", range(0, FAST_SEEDS, SEEDS_A_TEST))
+def test_blocks_charged_ahead_are_never_exceeded_either(first: int) -> None:
+    for seed in range(first, first + SEEDS_A_TEST):
+        run_seed(f"{FastQuotaScenario.__module__}:{FastQuotaScenario.__name__}", seed, keep=100)
+
+
+@pytest.mark.parametrize("mutation", [SendsFirst, Reverts, AnswersFirst])
+def test_seeds_catch_a_book_that_breaks_a_rule(mutation: type[NodeBook]) -> None:
+    courier = type("Courier", (QuotaCourier,), {"book_class": mutation})
+    resource = type("Resource", (QuotaResource,), {"courier_class": courier})
+    scenario = type("Scenario", (QuotaScenario,), {"resource_class": resource})
+    for seed in range(MUTANT_SEEDS):
+        try:
+            Simulation("mutant", scenario(), seed, keep=1).run()
+        except RunFailedError:
+            return
+    pytest.fail(f"{mutation.__name__} was not caught by {MUTANT_SEEDS} seeds")

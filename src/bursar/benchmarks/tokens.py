@@ -173,7 +173,7 @@ def _conclude(rows: list[dict[str, Any]]) -> dict[str, Any]:
 
 
 @contextmanager
-def start_redis(folder: str) -> Iterator[str]:
+def start_redis(folder: str, *options: str) -> Iterator[str]:
     """A Redis server of our own on loopback, for as long as it is needed."""
     if shutil.which("redis-server") is None:
         raise BursarError("the comparison needs redis-server: install it (Debian: apt install redis-server)")
@@ -181,7 +181,7 @@ def start_redis(folder: str) -> Iterator[str]:
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]
     server = subprocess.Popen(
-        ["redis-server", "--port", str(port), "--bind", "127.0.0.1", "--save", "", "--dir", folder],
+        ["redis-server", "--port", str(port), "--bind", "127.0.0.1", "--save", "", "--dir", folder, *options],
         stdout=subprocess.DEVNULL,
     )
     try:

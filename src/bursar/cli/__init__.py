@@ -30,6 +30,7 @@ COMMANDS = (
     "tasks",
     "claims",
     "work",
+    "quota",
     "schema",
     "sim",
     "profile",

@@ -32,6 +32,7 @@ EXPERIMENTS = {
     "pools-live-2b": "bursar.experiments.pools.live:two_b",
     "pools-live-kill": "bursar.experiments.pools.live:kill",
     "quotas-cost": "bursar.experiments.quotas:cost",
+    "quotas-live": "bursar.experiments.quotas:live",
     "quotas-remaining": "bursar.experiments.quotas:remaining",
     "quotas-response": "bursar.experiments.quotas:response",
     "quotas-scale": "bursar.experiments.quotas:scale",

@@ -1,8 +1,8 @@
 """Functions named in a registry ("module:function"), and what they found, printed.
 
-A benchmark or an experiment returns a dict of plain values. Two of its keys mean something here:
-`table` is printed (a text, or a list of rows, each a dict), and `ok` set to False makes the
-command exit with 1.
+A benchmark or an experiment returns a dict of plain values. Three of its keys mean something here:
+`table` is printed (a text, or a list of rows, each a dict), then `bars`, a list of what was to be
+reached ({"bar", "found", "met"}), and `ok` set to False makes the command exit with 1.
 """
 
 from __future__ import annotations
@@ -51,6 +51,8 @@ def print_findings(findings: Findings) -> None:
     else:
         for key, value in findings.items():
             typer.echo(f"{key}: {value}")
+    for bar in findings.get("bars", ()) if table else ():
+        typer.echo(f"{'met' if bar['met'] else 'NOT MET'}: {bar['bar']} (found {bar['found']})")
 
 
 def _print_rows(rows: list[dict[str, Any]]) -> None:

@@ -195,8 +195,9 @@ class NodeBook:
 
     def settle(self, now: int, hold: Hold, used: int) -> Effects:
         self.ledger.settle(hold, used)
-        if not hold.written:
-            for account in self.chain(hold.accounts):
+        for account in self.chain(hold.accounts):
+            self.round(account).returned += hold.amount - used
+            if not hold.written:
                 self.serve(now, account)
         return self._flush()
 
@@ -343,7 +344,7 @@ class NodeBook:
         for account in chain:
             round_ = self.round(account)
             if not round_.may_be_met(now, request.number, request.amount):
-                left = round_.known_left(now) or 0
+                left = round_.left_for(now, request.number) or 0
                 return self._refuse(request, Refusal(account.name, left, request.amount))
         hold = self._hold(now, request, chain)
         if hold is None:

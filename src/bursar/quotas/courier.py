@@ -36,11 +36,13 @@ COMPACT_LINES = 100_000
 class QuotaCourier:
     """One node of one resource."""
 
+    book_class: type[NodeBook] = NodeBook
+
     def __init__(self, world: World, resource: str, *, block: int = 0, rules: Rules = BURSAR) -> None:
         self.world = world
         self.layout = Layout(resource)
         self.topic = f"quota/{resource}"
-        self.book = NodeBook(world.name, rules, block=block)
+        self.book = self.book_class(world.name, rules, block=block)
         self.mints: dict[str, Mints] = {}
         self._journal = world.journal(self.topic)
         self._lines = 0
@@ -56,7 +58,7 @@ class QuotaCourier:
         identity = read_identity(records)
         if identity is None:
             identity = await self._persist(self._choose_identity)
-        self.book = NodeBook(identity, self.book.rules, block=self.book.block)
+        self.book = self.book_class(identity, self.book.rules, block=self.book.block)
         self.book.replay(records)
         await self._persist(self._check_generation)
         self.perform(self.book.open(self.world.clock.now(), self.book.ledger.generation + 1))

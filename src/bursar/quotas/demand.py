@@ -27,6 +27,7 @@ class Demand:
     owners     the ledgers that they name
     asked_upto the newest request that the last re-allocation was for
     scarce     so little is left that it stays at the root
+    returned   units that came back here from holds since the last decision
     """
 
     def __init__(self, rules: Rules, account: Account) -> None:
@@ -40,6 +41,7 @@ class Demand:
         self.owners: frozenset[str] = frozenset()
         self.charging = 0
         self.scarce = False
+        self.returned = 0
         self.full = False
         self.asked_upto = 0
         self.waiting: dict[int, Request] = {}
@@ -96,18 +98,29 @@ class Demand:
             return None
         return verdict.left + verdict.served
 
-    def may_be_met(self, now: int, number: int, amount: int) -> bool:
-        """Whether the request could still get its units from somewhere. Those that took part in
+    def left_for(self, now: int, number: int) -> int | None:
+        """What was left anywhere for this request when that was decided. Those that took part in
         the decision got theirs or will not; to later ones all that was there then may yet be."""
         left = self.known_left(now)
         if self._verdict is not None and number <= self._verdict_upto:
             left = self._verdict.left
-        return left is None or amount <= left + self.here()
+        return None if left is None else left + self.returned
+
+    def may_be_met(self, now: int, number: int, amount: int) -> bool:
+        """Whether the request could still get its units from somewhere. What is here was counted
+        in the decision, so the two are not added up."""
+        left = self.left_for(now, number)
+        return left is None or amount <= max(left, self.here())
 
     def learn_verdict(self, now: int, verdict: Verdict) -> None:
         self._verdict = verdict
+        self.returned = 0
         self._verdict_upto = self.asked_upto
         self._verdict_until = None if verdict.final else now + self.rules.memory_ns
+
+    def reopen_requests(self) -> None:
+        """Those that took part in a decision, and are still here, were not refused by it."""
+        self._verdict_upto = 0
 
     def forget_verdict(self) -> None:
         self._verdict = None

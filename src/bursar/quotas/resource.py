@@ -42,6 +42,8 @@ class QuotaGrant(Grant):
 
     def settle(self, used: int) -> None:
         hold: Hold | None = self.data
+        if hold is not None and hold.expired:
+            raise UsageError(_expired(self.amount, self.resource))
         if isinstance(used, int) and not isinstance(used, bool) and used > self.amount:
             # The units beyond the hold were never reserved, so nothing can be charged for them.
             super().settle(self.amount)
@@ -50,8 +52,6 @@ class QuotaGrant(Grant):
                 f"{used - self.amount} beyond them are not: acquire as much as may be used"
             )
         super().settle(used)
-        if hold is not None and hold.expired:
-            raise UsageError(_expired(self.amount, self.resource))
 
 
 def _expired(amount: int, resource: str) -> str:
@@ -63,13 +63,15 @@ def _expired(amount: int, resource: str) -> str:
 
 class QuotaResource(Resource):
     kind = "quota"
+    courier_class: type[QuotaCourier] = QuotaCourier
 
     def __init__(self, world: World, name: str, policy: QuotaPolicy, rules: Rules = BURSAR) -> None:
         super().__init__(name)
         self._world = world
         self._policy = policy
         self._fast = policy.mode == "fast"
-        self.courier = QuotaCourier(world, name, block=policy.block if self._fast else 0, rules=rules)
+        block = policy.block if self._fast else 0
+        self.courier = self.courier_class(world, name, block=block, rules=rules)
         self._window, self._window_end = window_of(policy.window, world.clock.wall())
         self._chains: dict[str, tuple[str, ...]] = {}
         self._ready: dict[str, tuple[Account, ...]] = {}
@@ -78,6 +80,7 @@ class QuotaResource(Resource):
         self._counts: dict[str, Counter[str]] = {}
         self._totals: dict[str, Total] = {}
         self._surveyed_at: int | None = None
+        self._surveys = 0
         self._takers: list[WarningTaker] = []
         self.warned: list[tuple[str, int]] = []
 
@@ -265,8 +268,9 @@ class QuotaResource(Resource):
     # -- giving back
 
     def used_on_error(self, grant: Grant) -> int | None:
-        """Work that failed before it said what it used is not charged."""
-        return 0
+        """Work that failed before it said what it used is not charged, unless its hold expired."""
+        hold: Hold | None = grant.data
+        return None if hold is not None and hold.used is not None else 0
 
     async def _give_back(self, grant: Grant) -> None:
         hold: Hold | None = grant.data
@@ -327,6 +331,7 @@ class QuotaResource(Resource):
             for account, mints in courier.mints.items()
         }
         self._surveyed_at = self._world.clock.now()
+        self._surveys += 1
         return self._totals
 
     async def _keep_watch(self) -> None:
@@ -375,6 +380,7 @@ class QuotaResource(Resource):
             "mode": self._policy.mode,
             "holds": len(book.ledger.holds),
             "tenant": {tenant: self._count(tenant) for tenant in self._policy.tenants},
+            "surveys": self._surveys,
             "whole": {account: _write_total(total) for account, total in self._totals.items()},
         }
 

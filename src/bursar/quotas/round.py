@@ -105,6 +105,7 @@ class Round(Demand):
         if self.state is State.IDLE:
             self.began_at = now
             self.burn.count_event(self.account.used)
+        self.reopen_requests()  # what the last decision gave them may be handed over now
         self.state = State.GATHERING
 
     def _gather(self, book: NodeBook, now: int, children: list[str]) -> None:
@@ -318,14 +319,15 @@ class Round(Demand):
         return not self.rules.paper and (verdict is None or verdict.left > 0)
 
     def _split(self, now: int) -> list[int]:
-        """Each child's part of what is here."""
+        """Each child's part of what is here. (The printed form knows no requests that wait, only
+        rates; but when everything was gathered, its root too serves what it can.)"""
         units = surplus(self.account.unspent, self.kept(now))
-        units -= serve_wants(units, self.wants())[0]
-        wanted = []
-        for offer in self.offers.values():
-            used, _ = serve_wants(units, offer.wants)
-            units -= used
-            wanted.append(used)
+        wanted = [0] * len(self.offers)
+        if self.full or not self.rules.by_rate_only:
+            units -= serve_wants(units, self.wants())[0]
+            for place, offer in enumerate(self.offers.values()):
+                wanted[place], _ = serve_wants(units, offer.wants)
+                units -= wanted[place]
         if self.scarce:
             return self._add_extra(now, wanted, units)
         rates = [self.rate(now), *(offer.rate for offer in self.offers.values())]
@@ -405,8 +407,16 @@ class Round(Demand):
 
     def begin_full(self, book: NodeBook, now: int) -> None:
         if self.full and self.state is State.GATHERING:
+            if self.account.block > 0:
+                self._return_late_block(book, now)
+                return
             self.offers = {}
             self._gather(book, now, list(book.children))
+
+    def _return_late_block(self, book: NodeBook, now: int) -> None:
+        """It was being charged when the wave was prepared: for requests that wait, perhaps."""
+        book.serve(now, self.account)
+        self.prepare_full(book, now)
 
     def _has_unmet(self) -> bool:
         return serve_wants(self.account.unspent, self._all_wants())[1] > 0

@@ -13,6 +13,7 @@ class Rules:
 
     paper         algorithms 1 and 2 as the paper's text has them: every child is asked, a node that
                   takes part answers PARTICIPATING, no hints, no scarcity, thresholds always kept
+    by_rate_only  shares by eq. 5 and 6 alone; otherwise requests that wait are served first
     per_event     consumption rates as eq. 4 has them: part of the quota an aggregation, not a second
     alpha         weight of the newest rate (eq. 4)
     beta          stop aggregating when Q > beta * T (section IV-A). None: adaptive; a subtree
@@ -23,6 +24,7 @@ class Rules:
     """
 
     paper: bool = False
+    by_rate_only: bool = False
     per_event: bool = False
     alpha: float = 0.5
     beta: int | None = None
@@ -44,4 +46,12 @@ class Rules:
 
 
 BURSAR = Rules()
-PAPER = Rules(paper=True, beta=1, margin=1.0, retry_ns=MILLISECOND_NS, retry_max_ns=MILLISECOND_NS)
+PAPER = Rules(
+    paper=True,
+    by_rate_only=True,
+    beta=1,
+    margin=1.0,
+    retry_ns=MILLISECOND_NS,
+    retry_max_ns=MILLISECOND_NS,
+)
+"""As printed."""

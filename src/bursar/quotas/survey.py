@@ -7,6 +7,7 @@ in flight are in somebody's outbox, and whatever it is, nothing is minted for it
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Iterable, Mapping
 
 import msgspec
@@ -80,17 +81,23 @@ def make_report(book: NodeBook, now: int) -> Report:
 
 
 async def collect(world: World, topic: str, book: NodeBook) -> dict[str, Report]:
-    """The reports of all ledgers that answer, by ledger."""
+    """The reports of all ledgers that answer, by ledger: all are asked at once."""
     reports = {book.identity: make_report(book, world.clock.now())}
-    for ledger in sorted((book.members or frozenset()) | book.fenced):
-        if ledger not in reports:
-            try:
-                report = await world.network.call(node_of(ledger), topic, Ask(), Report, ANSWER_NS)
-            except NetworkError:
-                continue
-            if report.ledger == ledger:
-                reports[ledger] = report
+    others = sorted(((book.members or frozenset()) | book.fenced) - {book.identity})
+    for ledger, report in zip(
+        others, await asyncio.gather(*(_ask(world, topic, o) for o in others)), strict=True
+    ):
+        if report is not None and report.ledger == ledger:
+            reports[ledger] = report
     return reports
+
+
+async def _ask(world: World, topic: str, ledger: str) -> Report | None:
+    try:
+        report: Report = await world.network.call(node_of(ledger), topic, Ask(), Report, ANSWER_NS)
+    except NetworkError:
+        return None
+    return report
 
 
 def add_up(account: str, limit: int, reports: Mapping[str, Report], members: Iterable[str]) -> Total:

@@ -109,7 +109,10 @@ class Tree:
         watches = [await self._world.store.watch(path) for path in self._watched()]
         try:
             await self._world.store.sync()  # what was told by a watch may not be seen otherwise
+            watched = self._slot
             orphaned = await self._take_place()
+            if self._slot != watched:
+                return  # to watch the new one too
             for watch in watches:
                 self._world.spawn(_wait_for(watch, changed), f"{self._layout.root}.watch")
             if orphaned:
@@ -162,12 +165,12 @@ class Tree:
         return stat is not None and stat.owner == self._world.store.session
 
     async def _leave_slot(self) -> None:
-        if self._slot is not None:
+        if self._slot is not None and await self._read_slot(self._slot) == self._ledger:
             try:
                 await self._world.store.delete(self._slot)
             except NodeMissingError:
                 pass  # it went with its session
-            self._slot = None
+        self._slot = None
 
     async def _find_parent(self, seniors: list[str]) -> str | None:
         """The nearest senior that has a free slot; None for the root."""

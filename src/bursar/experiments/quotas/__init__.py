@@ -6,8 +6,9 @@ in virtual time (`grid`); `response` also measures real nodes. The workload of t
 """
 
 from bursar.experiments.quotas.cost import cost, sizes
+from bursar.experiments.quotas.faults import live
 from bursar.experiments.quotas.remaining import remaining
 from bursar.experiments.quotas.response import response
 from bursar.experiments.quotas.scale import scale
 
-__all__ = ["cost", "remaining", "response", "scale", "sizes"]
+__all__ = ["cost", "live", "remaining", "response", "scale", "sizes"]

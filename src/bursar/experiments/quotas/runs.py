@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from statistics import mean
+from typing import Any
 
 from bursar.experiments.quotas.grid import FANOUT, Grid, Latency, MeteredBook, Outcome
 from bursar.experiments.quotas.mesh import ParallelBook, SequentialBook
@@ -37,9 +38,10 @@ class Algorithm:
     mesh: bool = False
 
 
-_PATIENT = replace(PAPER, patience_ns=600 * SECOND_NS, waiting_ns=600 * SECOND_NS)
+_PATIENT = replace(PAPER, by_rate_only=False, patience_ns=600 * SECOND_NS, waiting_ns=600 * SECOND_NS)
 BURSAR_TREE = Algorithm("bursar", BURSAR, MeteredBook)
 PAPER_TREE = Algorithm("paper", PAPER, MeteredBook)
+PAPER_WAITING = Algorithm("paper, waiting first", replace(PAPER, by_rate_only=False), MeteredBook)
 SEQUENTIAL = Algorithm("sequential", _PATIENT, SequentialBook, mesh=True)
 PARALLEL = Algorithm("parallel", _PATIENT, ParallelBook, mesh=True)
 ALGORITHMS = (BURSAR_TREE, PAPER_TREE, SEQUENTIAL, PARALLEL)
@@ -142,3 +144,8 @@ def run(
 
 def average(runs: Sequence[Result], value: Callable[[Result], float]) -> float:
     return mean(value(result) for result in runs)
+
+
+def judge(bar: str, found: float, met: bool) -> dict[str, Any]:
+    """One bar, for the JSON and for people."""
+    return {"bar": bar, "found": found, "met": met}

@@ -102,19 +102,20 @@ def _spread(name: str, nodes: int, where: Whole, sizes: Whole, times: Whole) -> 
 
 def read_world_cup(path: Path, *, requests_max: int = 10**8) -> Trace:
     """The logs' own binary form: 20 bytes a request, big-endian: timestamp, client, object, size
-    (4 each), method, status, type, server (1 each). A size of 2^32 - 1 means unknown."""
-    data = np.frombuffer(path.read_bytes()[: requests_max * _RECORD.size], dtype=np.uint8)
+    (4 each), method, status, type, server (1 each). A size of 2^32 - 1 means unknown. The server's
+    upper bits are its site: all eight together name one server."""
+    with path.open("rb") as log:
+        data = log.read(requests_max * _RECORD.size)
     if len(data) == 0 or len(data) % _RECORD.size:
         raise FormatError(
             f"{path}: {len(data)} bytes are not records of {_RECORD.size}; unpack the log first"
         )
     fields = np.frombuffer(
-        data.tobytes(),
+        data,
         dtype=[("time", ">u4"), ("client", ">u4"), ("object", ">u4"), ("size", ">u4"), ("rest", "u1", 4)],
     )
     fields = fields[fields["size"] != 2**32 - 1]
-    server = fields["rest"][:, 3] & 0x3F
-    _, where = np.unique(server, return_inverse=True)
+    _, where = np.unique(fields["rest"][:, 3], return_inverse=True)
     seconds = fields["time"].astype(np.int64)
     # Many requests share a second: spread within it in the order of the log.
     first = np.searchsorted(seconds, seconds, side="left")

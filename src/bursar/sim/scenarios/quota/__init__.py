@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from bursar.sim.scenarios.quota.small import SmallQuota
-from bursar.sim.scenarios.quota.world import QuotaScenario
+from bursar.sim.scenarios.quota.world import FastQuotaScenario, QuotaScenario
 
 SCENARIO = QuotaScenario
 SMALL_WORLD = SmallQuota
+
+__all__ = ["SCENARIO", "SMALL_WORLD", "FastQuotaScenario", "QuotaScenario", "SmallQuota"]

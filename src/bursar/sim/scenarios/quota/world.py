@@ -198,3 +198,10 @@ class QuotaScenario(Scenario):
         require(known == minted, f"the audit finds {known} of {account}'s {minted} units")
         charged = sum(line.held + line.spent for line in lines)
         require(charged >= self.told[account], f"{charged} charged, {self.told[account]} told")
+
+
+class FastQuotaScenario(QuotaScenario):
+    """The same with blocks charged ahead. What a block has left is unspent where its node is up, so
+    a refusal may come while another node is returning its own."""
+
+    mode = "fast"

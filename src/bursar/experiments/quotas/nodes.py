@@ -29,7 +29,7 @@ async def _measure(folder: Path, nodes: int, seconds: float) -> dict[str, Any]:
     from bursar.runtime.world import open_world
 
     names = [f"n{number}" for number in range(nodes)]
-    store = f"sqlite:///{folder}/store.db"
+    store = f"sqlite://{folder}/store.db"
     worlds = [await open_world(names[0], state=folder / names[0], listen="127.0.0.1:0", store=store)]
     for name in names[1:]:
         worlds.append(await open_world(name, state=folder / name, listen="127.0.0.1:0", store=store))

@@ -1,0 +1,212 @@
+"""`bursar quota show | fence NODE | topup ACCOUNT AMOUNT`: who has what of a budget, and changing it."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Awaitable, Callable, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from bursar.cli.exits import EXIT_CODES
+from bursar.cli.tasks import DEFAULT_POLICY, AsJson, PolicyFile, ResourceName
+from bursar.errors import BursarError, UsageError
+
+if TYPE_CHECKING:
+    from bursar.policy import QuotaPolicy
+    from bursar.world import World
+
+SURVEY_S = 5.0
+POLL_S = 0.1
+FIELDS = ("unspent", "held", "spent")
+
+Act = Callable[["World", "QuotaPolicy"], Awaitable[Any]]
+
+
+def register(app: typer.Typer) -> None:
+    group = typer.Typer(help="A budget: show, fence, topup.", no_args_is_help=True)
+    group.command(epilog=EXIT_CODES)(show)
+    group.command(epilog=EXIT_CODES)(fence)
+    # A cut is a negative amount, which is no option.
+    group.command(epilog=EXIT_CODES, context_settings={"ignore_unknown_options": True})(topup)
+    app.add_typer(group, name="quota")
+
+
+def show(
+    resource: ResourceName = None,
+    at: Annotated[str, typer.Option(metavar="URL", help="The daemon.")] = "bursar://127.0.0.1:7070",
+    as_json: AsJson = False,
+    name: Annotated[
+        str | None, typer.Option(help="With TLS: who asks, a name in the certificate.", show_default=False)
+    ] = None,
+    cert: Annotated[Path | None, typer.Option(help="With TLS: the certificate.", show_default=False)] = None,
+    key: Annotated[Path | None, typer.Option(help="With TLS: its key.", show_default=False)] = None,
+    ca: Annotated[Path | None, typer.Option(help="With TLS: the authority.", show_default=False)] = None,
+) -> None:
+    """Show who holds what of a budget, where, and how long it lasts.
+
+    The daemon asks every node. `missing` is the audit: units that are neither at a node nor on
+    their way must be 0; "unknown" means that not every node answered. Exits with 1 if units are
+    missing or the daemon cannot be reached.
+
+    Example: bursar quota show --resource llm
+    """
+    import asyncio
+
+    from bursar.cli.exits import FAILED
+    from bursar.cli.why import read_tls
+
+    found = asyncio.run(_survey(resource, at, name, read_tls(cert, key, ca)))
+    if as_json:
+        typer.echo(json.dumps(found, indent=2))
+    else:
+        _print(found)
+    if any(total["missing"] not in (0, "unknown") for total in found["whole"].values()):
+        raise typer.Exit(FAILED)
+
+
+async def _survey(resource: str | None, at: str, name: str | None, tls: Any) -> dict[str, Any]:
+    from bursar.runtime.client import connect, read_url
+
+    read_url(at)
+    async with await connect(at, name=name, tls=tls) as b:
+        quotas = [found for found in b.resources if b.resource(found).kind == "quota"]
+        return {"resource": (chosen := choose(resource, quotas, at)), **await _wait_for_survey(b, chosen)}
+
+
+def choose(wanted: str | None, quotas: list[str], where: object) -> str:
+    """The resource that is meant."""
+    name = wanted or (quotas[0] if len(quotas) == 1 else "")
+    if name not in quotas:
+        listed = ", ".join(quotas) or "none"
+        raise UsageError(f"say which resource of kind quota with --resource; {where} has {listed}")
+    return name
+
+
+async def _wait_for_survey(b: Any, resource: str) -> Mapping[str, Any]:
+    """The daemon begins a survey when it is asked for its statistics; take the one begun now."""
+    import asyncio
+
+    found: Mapping[str, Any] = await b.statistics(resource)
+    wanted = found["surveys"] + 1
+    for _ in range(int(SURVEY_S / POLL_S)):
+        if found["surveys"] >= wanted:
+            return found
+        await asyncio.sleep(POLL_S)
+        found = await b.statistics(resource)
+    raise BursarError(f"the survey of {resource} took longer than {SURVEY_S:g} s; try again")
+
+
+def _print(found: Mapping[str, Any]) -> None:
+    from bursar.cli.findings import print_findings
+
+    rows: list[dict[str, Any]] = []
+    for account, total in found["whole"].items():
+        lasts = "" if total["lasts_s"] < 0 else f"{total['lasts_s']:.0f} s"
+        whole = {"in flight": total["in_flight"], "missing": total["missing"], "lasts": lasts}
+        rows.append(
+            {
+                "account": account,
+                "ledger": "(all)",
+                "limit": total["limit"],
+                **{field: total[field] for field in FIELDS},
+                "a second": round(total["rate"], 1),
+                **whole,
+            }
+        )
+        for ledger, line in total["ledger"].items():
+            parts = {field: line[field] for field in FIELDS}
+            rows.append({"account": "", "ledger": ledger, **parts, "a second": round(line["rate"], 1)})
+    if rows:
+        print_findings({"table": rows})
+    else:
+        typer.echo(f"nothing was acquired from {found['resource']} yet")
+
+
+def fence(
+    node: Annotated[str, typer.Argument(metavar="NODE", show_default=False)],
+    policy: PolicyFile = DEFAULT_POLICY,
+    resource: ResourceName = None,
+    yes: Annotated[bool, typer.Option("--yes", help="Do it without asking.")] = False,
+    as_json: AsJson = False,
+) -> None:
+    """Write off the units of a node that is gone.
+
+    Until then a budget cannot be known to be used up, because the node may have units left. If it
+    comes back with its own ledger its units count again; without one it begins a new ledger.
+
+    Example: bursar quota fence node-7 --policy policy.toml --yes
+    """
+    from bursar.quotas import operations
+    from bursar.quotas.layout import Layout
+
+    if not yes:
+        raise UsageError(f"this writes off what {node} has left: add --yes if it is gone for good")
+    done = _act(
+        policy,
+        resource,
+        lambda world, quota: operations.fence(world.store, Layout(quota.name), node),
+    )
+    if as_json:
+        typer.echo(json.dumps({"fenced": done}))
+    else:
+        typer.echo("\n".join(f"{ledger}: written off" for ledger in done) or f"{node} was written off before")
+
+
+def topup(
+    account: Annotated[str, typer.Argument(metavar="ACCOUNT", show_default=False)],
+    amount: Annotated[int, typer.Argument(metavar="AMOUNT", show_default=False)],
+    policy: PolicyFile = DEFAULT_POLICY,
+    resource: ResourceName = None,
+    as_json: AsJson = False,
+) -> None:
+    """Add units to an account while it is in use; a negative amount takes unspent ones out.
+
+    ACCOUNT is a tenant (then its present window is meant) or an account that `show` names. The new
+    limit holds until the policy's limit for the tenant is changed. Running it twice adds twice.
+
+    Example: bursar quota topup acme 500000 --policy policy.toml
+    """
+    from bursar.quotas import operations
+    from bursar.quotas.accounts import total
+    from bursar.quotas.layout import Layout
+    from bursar.quotas.windows import account_name, window_of
+
+    async def act(world: World, quota: QuotaPolicy) -> tuple[str, int]:
+        window, _ = window_of(quota.window, world.clock.wall())
+        name = account if "@" in account else account_name(account, window)
+        return name, total(await operations.top_up(world.store, Layout(quota.name), name, amount))
+
+    name, limit = _act(policy, resource, act)
+    if as_json:
+        typer.echo(json.dumps({"account": name, "limit": limit}))
+    else:
+        typer.echo(f"{name}: the limit is {limit:,} now")
+
+
+def _act(policy: Path, resource: str | None, act: Act) -> Any:
+    """Do it at the policy's store, as a visitor."""
+    import asyncio
+
+    from bursar.policy import QuotaPolicy, load
+
+    loaded = load(policy)
+    quotas = {name: found for name, found in loaded.resources.items() if isinstance(found, QuotaPolicy)}
+    chosen = quotas[choose(resource, list(quotas), policy)]
+    if loaded.store.startswith("memory://"):
+        raise UsageError(
+            f"{policy}: the store is in the daemon's memory, out of reach: change the limit in the policy "
+            "and send the daemon SIGHUP, or give the policy a store"
+        )
+
+    async def go() -> Any:
+        from bursar.runtime.world import open_world
+
+        world = await open_world("visitor", store=loaded.store)
+        try:
+            return await act(world, chosen)
+        finally:
+            await world.close()
+
+    return asyncio.run(go())

@@ -1,0 +1,63 @@
+"""What an operator does to a quota: write a lost ledger off, add units or take some out.
+
+Both are entries in the store. Every node that is up sees them at once, every other when it returns.
+"""
+
+from __future__ import annotations
+
+from bursar.errors import NodeExistsError, NodeMissingError, UsageError
+from bursar.quotas import accounts
+from bursar.quotas.book import node_of
+from bursar.quotas.layout import Layout, Mints, read_live, read_name
+from bursar.resource import AMOUNT_MAX
+from bursar.world import Store
+
+
+async def _list(store: Store, folder: str) -> list[str]:
+    try:
+        return await store.children(folder)
+    except NodeMissingError as error:
+        raise UsageError(
+            f"the store has no {folder}: start a daemon with this resource first, or give its policy"
+        ) from error
+
+
+async def _read_live(store: Store, layout: Layout) -> list[str]:
+    """The ledgers whose nodes are up, the most senior first."""
+    return [ledger for _, ledger in sorted(map(read_live, await _list(store, layout.live)))]
+
+
+async def fence(store: Store, layout: Layout, node: str) -> list[str]:
+    """Write off every ledger of a node that is down. Returns those written off now. What they have
+    left stays unspent for ever, unless the node comes back with its own ledger."""
+    ledgers = [read_name(name) for name in await _list(store, layout.ledgers)]
+    fenced = {read_name(name) for name in await _list(store, layout.fenced)}
+    mine = [ledger for ledger in ledgers if node in (ledger, node_of(ledger))]
+    if not mine:
+        raise UsageError(f"no ledger of {node}; there are {', '.join(sorted(ledgers)) or 'none'}")
+    up = set(mine) & set(await _read_live(store, layout))
+    if up:
+        raise UsageError(f"{', '.join(sorted(up))} is up: stop the node first, its units are not lost")
+    done = [ledger for ledger in mine if ledger not in fenced]
+    for ledger in done:
+        try:
+            await store.create(layout.fence(ledger))
+        except NodeExistsError:
+            pass  # somebody else has just done it
+    return done
+
+
+async def top_up(store: Store, layout: Layout, account: str, amount: int) -> Mints:
+    """Add units to an account (negative: take out what is unspent), at a node that is up."""
+    if not -AMOUNT_MAX <= amount <= AMOUNT_MAX or amount == 0:
+        raise UsageError(f"the amount must be a whole number other than 0 within 2^63, not {amount}")
+    known = [read_name(name) for name in await _list(store, layout.accounts)]
+    if account not in known:
+        raise UsageError(
+            f"no account {account}; there are {', '.join(sorted(known)) or 'none'}. An account begins with "
+            "its first use: until then change its limit in the policy"
+        )
+    ledgers = await _read_live(store, layout)
+    if not ledgers:
+        raise UsageError("no node of this quota is up: start one, it takes the units in")
+    return await accounts.top_up(store, layout, account, amount, ledgers[0])
