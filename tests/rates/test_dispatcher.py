@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
-from bursar.errors import Refused
+from bursar.errors import Refused, Unknown
 from bursar.policy.values import KEEP, REFUSE, WithoutBursar
-from bursar.rates.dispatcher import DEADLINES_SPARE, Dispatcher
+from bursar.rates.dispatcher import DEADLINES_SPARE, TURNOVER_NS, Dispatcher
 from bursar.rates.messages import UNBOUNDED, Allowance, Grant
 from bursar.rates.scheduler import Scheduler
 from bursar.rates.server import ServerBook
@@ -174,3 +174,38 @@ async def test_a_server_goes_on_alone_without_anybody_asking_again(
     wait = asyncio.ensure_future(dispatcher.take("a", 1, 400 * MILLISECOND_NS))
     await asyncio.wait([wait])
     assert (wait.exception() is None) == goes
+
+
+async def test_a_request_without_patience_sits_out_the_pause_between_two_periods(world: LiveWorld) -> None:
+    dispatcher = make_dispatcher(world)
+    first = asyncio.ensure_future(dispatcher.take("a", 1, 0))
+    await asyncio.sleep(0)
+    grant(world, dispatcher, 10, time_ns=0)
+    second = asyncio.ensure_future(dispatcher.take("b", 1, 0))
+    await asyncio.sleep(0)
+    assert not first.done() and not second.done()
+    grant(world, dispatcher, 10)
+    assert [await first, await second] == [2, 2]
+
+
+async def test_after_the_pause_nobody_is_kept_waiting_for_a_controller(world: LiveWorld) -> None:
+    dispatcher = make_dispatcher(world)
+    grant(world, dispatcher, 10, time_ns=-TURNOVER_NS)
+    began = time.monotonic()
+    with pytest.raises(Unknown, match="no controller"):
+        await dispatcher.take("a", 1, 0)
+    assert time.monotonic() - began < TURNOVER_NS / SECOND_NS
+
+
+async def test_a_refusal_says_what_holds_back_a_tenant_with_tokens(world: LiveWorld) -> None:
+    paced = make_dispatcher(world, burst=0.05)
+    grant(world, paced, 100)
+    with pytest.raises(Refused, match=r"has \d+ tokens left at s, but pacing spreads them") as refusal:
+        for _ in range(100):
+            await paced.take("a", 1, 0)
+    assert 0 < refusal.value.retry_after < 1.0
+    full = make_dispatcher(world, capacity=100.0)
+    grant(world, full, UNBOUNDED)
+    with pytest.raises(Refused, match="the server is at its capacity"):
+        for _ in range(100):
+            await full.take("a", 1, 0)

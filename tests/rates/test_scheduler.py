@@ -483,3 +483,26 @@ def test_bad_calls_say_what_to_pass(call):
     with pytest.raises(UsageError):
         call(s)
     assert s.choose() == -1
+
+
+@settings(max_examples=100, deadline=None)
+@given(
+    burst=st.sampled_from((None, BURST_DEFAULT)),
+    script=st.lists(st.tuples(st.integers(0, 2), st.integers(1, 3), st.integers(0, 40)), max_size=60),
+)
+def test_taking_at_once_is_arriving_and_being_chosen(burst, script):
+    at_once, by_steps = (Scheduler([1, 2, 1], burst=burst) for _ in range(2))
+    for scheduler in (at_once, by_steps):
+        for tenant in range(3):
+            scheduler.grant(tenant, 20, 5 * tenant)
+    moment = 0.0
+    for tenant, cost, wait in script:
+        moment = min(1.0, moment + wait / 1000)
+        by_steps.price(tenant, cost)
+        by_steps.arrive(tenant)
+        chosen = by_steps.choose(moment) == tenant
+        if not chosen:
+            by_steps.withdraw(tenant)
+        assert at_once.take(tenant, cost, moment) == chosen
+        for column in ("pending", "dispatched", "allowance"):
+            assert np.array_equal(getattr(at_once, column), getattr(by_steps, column))

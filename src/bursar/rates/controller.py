@@ -111,6 +111,14 @@ def _is_older(report: Report, view: ServerView) -> bool:
     return (report.incarnation, report.sent_at) < (view.incarnation, view.report.sent_at)
 
 
+def _is_scant(view: ServerView, tenant: str, allowance: int, wanted: int, priority: int) -> bool:
+    """Whether the tenant may run out of tokens at the server before the next round: it has fewer
+    than are reserved, or less than half of what it should have from here on."""
+    row = view.rows.get(tenant)
+    dispatched = row.dispatched if row is not None else 0
+    return allowance < max(priority, dispatched + (wanted - dispatched) // 2)
+
+
 class ControllerBook:
     """Places tokens on servers, and never more of them than there are.
 
@@ -430,8 +438,8 @@ class ControllerBook:
 
     def _grant(self, now: int, only_growth: bool) -> Effects:
         """Send each server its target, as far as the bounds allow. Falls are sent at once. A rise
-        that has no headroom yet is owed: it follows once all have acknowledged, and if one does
-        not, in the next round, with the headroom that the others left."""
+        that has no headroom yet waits for the next round, unless the tenant may lack it before
+        then: that is owed, and follows once all have acknowledged."""
         headroom: dict[str, int] = {}
         self._owing = False
         effects: Effects = []
@@ -449,7 +457,9 @@ class ControllerBook:
             if terms is None:
                 continue
             if terms.limit is not None:
-                allowance = self._within_limit(view, tenant, allowance, terms.limit, headroom)
+                wanted = allowance
+                allowance = self._within_limit(view, tenant, wanted, terms.limit, headroom)
+                self._owing |= allowance < wanted and _is_scant(view, tenant, allowance, wanted, priority)
             rows.append(Allowance(tenant, min(allowance, UNBOUNDED), min(priority, allowance)))
         return tuple(rows)
 
@@ -463,8 +473,6 @@ class ControllerBook:
             headroom[tenant] = self._headroom(tenant, limit)
         growth = min(wanted - bound, headroom[tenant])
         headroom[tenant] -= growth
-        if bound + growth < wanted:
-            self._owing = True
         return bound + growth
 
     def _headroom(self, tenant: str, limit: int) -> int:

@@ -33,6 +33,13 @@ PAUSE_NS = MILLISECOND_NS
 tenant with priority and few requests outstanding would otherwise leave most of a long burst to
 others."""
 
+TURNOVER_NS = 50 * MILLISECOND_NS
+"""Between the end of one period and the first tokens of the next: bursar's own pause, which a request
+that wants no wait is not told of."""
+
+START_NS = SECOND_NS
+"""The same for the very first tokens, after the start."""
+
 DEADLINES_SPARE = 64
 """Deadlines of requests that went already are kept until they outnumber those that wait by this."""
 
@@ -70,6 +77,7 @@ class Dispatcher:
         self.book = book
         self.period_ns = period_ns
         self.in_service = 0
+        self._started_at = 0
         self._world = world
         self._capacity = capacity
         self._concurrency = concurrency
@@ -88,6 +96,7 @@ class Dispatcher:
         self._alarm = Alarm(world, f"rate/{book.name}/queues", self._wake_at, self._wake)
 
     def start(self) -> None:
+        self._started_at = self._world.clock.now()
         self._alarm.start()
 
     # -- asking -----------------------------------------------------------------------------
@@ -95,6 +104,11 @@ class Dispatcher:
     def try_take(self, tenant: str, cost: int = 1) -> bool:
         """Take tokens now or not at all. False while others of the same tenant wait."""
         index = self._find(tenant)
+        if not self._waiting:
+            taken = self._take_at_once(index, cost)
+            if not taken:
+                self.book.observed.arrived[index] += cost
+            return taken
         if self._queues[index]:
             return False
         waiter = self._join(index, cost)
@@ -109,8 +123,11 @@ class Dispatcher:
         if len(self._queues[index]) >= QUEUE_MAX:
             why = f"{QUEUE_MAX} requests of {tenant} wait at {self.book.name} already"
             raise Refused(why, limit=QUEUE_MAX, remaining=0)
+        if not self._waiting and self._take_at_once(index, cost):
+            return self.book.period
         waiter = self._join(index, cost)
         if not waiter.future.done():
+            wait_ns = max(wait_ns, self._pause_left())
             if wait_ns <= 0:
                 self._leave(waiter)
                 raise self._refusal(tenant, index)
@@ -123,6 +140,25 @@ class Dispatcher:
             if waiter.gone:
                 raise self._refusal(tenant, index)
         return waiter.future.result()
+
+    def _take_at_once(self, index: int, cost: int) -> bool:
+        """The same as joining and being let go, where nobody waits: most requests go this way."""
+        now = self._world.clock.now()
+        if now < self._rests_until or not self._may_dispatch(now) or not self._has_room(now):
+            return False
+        if not self.book.scheduler.take(index, cost, self._fraction(now)):
+            return False
+        self.book.observed.arrived[index] += cost
+        self._charge(now, index, cost)
+        return True
+
+    def _pause_left(self) -> int:
+        """How long the pause between two periods, or before the first, may still last."""
+        now = self._world.clock.now()
+        if self.book.may_dispatch(now):
+            return 0
+        ends_at = self.book.expires_at + TURNOVER_NS if self.book.period else self._started_at + START_NS
+        return ends_at - now
 
     def _abandon(self, waiter: Waiter) -> None:
         """Whoever asked is gone: leave the queue, or the place that it was given meanwhile."""
@@ -213,12 +249,23 @@ class Dispatcher:
             return Unknown(f"no controller has granted tokens to {book.name} for this period")
         allowance = int(book.scheduler.allowance[index])
         remaining = max(0, allowance - int(book.scheduler.dispatched[index]))
-        retry_after = max(0, book.expires_at - now) / SECOND_NS
         if remaining:
-            why = f"{tenant} has {remaining} tokens left at {book.name}, but others came first"
+            retry_at, reason = self._find_delay(now, index)
+            why = f"{tenant} has {remaining} tokens left at {book.name}, but {reason}"
         else:
+            retry_at = book.expires_at
             why = f"{tenant} has used its {allowance} tokens at {book.name} for this period"
+        retry_after = max(0, retry_at - now) / SECOND_NS
         return Refused(why, limit=allowance, remaining=remaining, retry_after=retry_after)
+
+    def _find_delay(self, now: int, index: int) -> tuple[int, str]:
+        """(when to try again, why it does not go now) for a tenant that has tokens left."""
+        if now < self._rests_until:
+            return self._rests_until, "the server is at its capacity"
+        due = self.book.scheduler.find_due(index)
+        if due is not None:
+            return self._released_at(due), "pacing spreads them over the period"
+        return self.book.expires_at, "others came first"
 
     def waiting(self, tenant: str) -> int:
         """Requests of the tenant in the queue."""
@@ -245,16 +292,23 @@ class Dispatcher:
             if self._pump_at is None:
                 self._pump_by(self._rests_until)
             return
-        if not self.book.may_dispatch(now) and not self._goes_on_alone(now):
+        if not self._may_dispatch(now):
             return
         scheduler = self.book.scheduler
-        fraction = min(1.0, (now - self.book.began_at) / self.period_ns)
+        fraction = self._fraction(now)
         while self._waiting and self._has_room(now):
             index = scheduler.choose(fraction)
             if index < 0:
                 self._wait_for_tokens(now)
                 return
             self._let_go(now, index)
+
+    def _may_dispatch(self, now: int) -> bool:
+        return self.book.may_dispatch(now) or self._goes_on_alone(now)
+
+    def _fraction(self, now: int) -> float:
+        """How much of the period has passed."""
+        return min(1.0, (now - self.book.began_at) / self.period_ns)
 
     def _wait_for_tokens(self, now: int) -> None:
         """Nobody may go. Pacing lets somebody go at a known time; else only a grant, an arrival or
@@ -263,7 +317,10 @@ class Dispatcher:
         if release is None:
             self._pump_by(self.book.expires_at)
         else:
-            self._pump_by(min(self.book.expires_at, self.book.began_at + int(release * self.period_ns) + 1))
+            self._pump_by(self._released_at(release))
+
+    def _released_at(self, release: float) -> int:
+        return min(self.book.expires_at, self.book.began_at + int(release * self.period_ns) + 1)
 
     def _goes_on_alone(self, now: int) -> bool:
         """A whole period without tokens: bursar cannot be reached. Do as the policy says."""
@@ -301,17 +358,19 @@ class Dispatcher:
             # Whoever asked is gone and has not left the queue yet: the tokens are spent on nobody.
             waiter.gone = True
             return
+        self._charge(now, index, waiter.cost)
+        waiter.future.set_result(self.book.period)
+
+    def _charge(self, now: int, index: int, cost: int) -> None:
+        """The scheduler let a request go: count it."""
         self.in_service += 1
         if self._busy_since is None:
             self._busy_since = now
-        self.book.observed.served += waiter.cost
+        self.book.observed.served += cost
         if self._capacity is not None:
-            self._free_at = max(self._free_at, now - BEHIND_NS) + int(
-                waiter.cost * SECOND_NS / self._capacity
-            )
+            self._free_at = max(self._free_at, now - BEHIND_NS) + int(cost * SECOND_NS / self._capacity)
         if self._dispatched is not None:
-            self._dispatched(self.book.tenants[index], self.book.period, waiter.cost)
-        waiter.future.set_result(self.book.period)
+            self._dispatched(self.book.tenants[index], self.book.period, cost)
 
     def _pump_by(self, moment_ns: int) -> None:
         self._pump_at = moment_ns if self._pump_at is None else min(self._pump_at, moment_ns)

@@ -46,6 +46,7 @@ class RateResource(Resource):
             tenant: dict.fromkeys(COUNTS, 0) for tenant in policy.tenants
         }
         self._servers = {server: self._make_server(server) for server in self._local_servers()}
+        self._choices: dict[str, tuple[int | None, tuple[Dispatcher, ...]]] = {}
         self._place = self._make_placement()
         self._book = self._make_controller()
         hosts = dict.fromkeys(self._servers, world.name)
@@ -114,6 +115,7 @@ class RateResource(Resource):
                     server.book.scheduler.set_weight(index, tenant.weight)
         self._book.reconfigure(terms_of(policy))
         self._policy = policy
+        self._choices.clear()
 
     # -- acquiring --------------------------------------------------------------------------
 
@@ -162,20 +164,28 @@ class RateResource(Resource):
 
     def _pick(self, tenant: str, amount: int) -> Dispatcher:
         """The server here with the most left for the tenant after those that wait."""
-        terms = self._policy.tenant(tenant)
-        limit = None if terms.limit is None else terms.limit.per(self._policy.period_ns)
+        found = self._choices.get(tenant)
+        if found is None:
+            found = self._choices[tenant] = self._find_choices(tenant)
+        limit, servers = found
         if limit is not None and amount > limit:
             raise Refused(
                 f"{tenant} asked for {amount} tokens at once; its limit is {limit} a period",
                 limit=limit,
                 remaining=limit,
             )
+        return servers[0] if len(servers) == 1 else max(servers, key=lambda server: server.left(tenant))
+
+    def _find_choices(self, tenant: str) -> tuple[int | None, tuple[Dispatcher, ...]]:
+        """(the tenant's limit in a period, the servers here that it may use)."""
+        terms = self._policy.tenant(tenant)
         if not self._servers:
             raise Refused(f"no server of {self.name} runs on this node; ask one of the nodes that do")
-        servers = [s for s in self._servers.values() if terms.servers is None or s.book.name in terms.servers]
+        allowed = terms.servers
+        servers = tuple(s for s in self._servers.values() if allowed is None or s.book.name in allowed)
         if not servers:
-            raise Refused(f"{tenant} may use {', '.join(terms.servers)}, and none of them runs on this node")
-        return max(servers, key=lambda server: server.left(tenant))
+            raise Refused(f"{tenant} may use {', '.join(allowed or ())}, and none of them runs on this node")
+        return None if terms.limit is None else terms.limit.per(self._policy.period_ns), servers
 
     def _count_dispatched(self, tenant: str, period: int, tokens: int) -> None:
         self._counts[tenant]["dispatched"] += tokens

@@ -4,11 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+import numpy as np
+
 from bursar.book import Effects, Send
-from bursar.rates.messages import Ack, Grant, Poll, Report, Row
+from bursar.rates.messages import Ack, Allowance, Grant, Poll, Report, Row
 from bursar.rates.observation import Observation, is_news
 from bursar.rates.scheduler import Scheduler
 from bursar.world import Message
+
+NOTHING = Allowance("", 0, 0)
 
 
 class ServerBook:
@@ -92,26 +96,21 @@ class ServerBook:
         return report
 
     def _rows(self, now: int) -> tuple[Row, ...]:
-        pending, dispatched = self.scheduler.pending, self.scheduler.dispatched
         observed = self.observed
-        rows = []
-        for index, tenant in enumerate(self.tenants):
-            row = Row(
-                tenant,
-                self._allowance(index),
-                int(dispatched[index]) if self._left is None else 0,
-                int(pending[index]),
-                observed.arrived[index],
-                observed.was_backlogged(index, now),
-            )
-            if row.allowance or row.dispatched or row.pending or row.arrived:
-                rows.append(row)
-        return tuple(rows)
+        allowances, pending = self._allowances(), list(map(int, self.scheduler.pending))
+        dispatched = list(map(int, self.scheduler.dispatched)) if self._left is None else [0] * len(pending)
+        numbers = zip(allowances, dispatched, pending, observed.arrived, strict=True)
+        return tuple(
+            Row(tenant, *row, observed.was_backlogged(index, now))
+            for index, (tenant, row) in enumerate(zip(self.tenants, numbers, strict=True))
+            if any(row)
+        )
 
-    def _allowance(self, index: int) -> int:
+    def _allowances(self) -> list[int]:
+        """By tenant, of the present period: while alone, what was left of the controller's."""
         if self._left is not None:
-            return self._left.get(self.tenants[index], 0)
-        return int(self.scheduler.allowance[index])
+            return [self._left.get(tenant, 0) for tenant in self.tenants]
+        return list(map(int, self.scheduler.allowance))
 
     def _take(self, sender: str, grant: Grant) -> Effects:
         stale = (grant.epoch, grant.sequence) < (self.epoch, self.sequence)
@@ -131,18 +130,18 @@ class ServerBook:
             self._left = None
             self.scheduler.open_period()
         rows = {row.tenant: row for row in grant.rows}
-        for index, tenant in enumerate(self.tenants):
-            row = rows.get(tenant)
-            allowance, priority = (row.allowance, row.priority) if row else (0, 0)
-            dispatched = int(self.scheduler.dispatched[index])
-            self.scheduler.grant(index, max(allowance, dispatched), priority)
+        granted = [rows.get(tenant, NOTHING) for tenant in self.tenants]
+        allowances = np.array([row.allowance for row in granted], np.int64)
+        priorities = np.array([row.priority for row in granted], np.int64)
+        everybody = np.arange(len(granted))
+        self.scheduler.grant_many(everybody, np.maximum(allowances, self.scheduler.dispatched), priorities)
 
     def _acknowledge(self, grant: Grant) -> Ack:
         granted = {row.tenant: row.allowance for row in grant.rows}
         raised = tuple(
-            (tenant, self._allowance(index))
-            for index, tenant in enumerate(self.tenants)
-            if self._allowance(index) != granted.get(tenant, 0)
+            (tenant, allowance)
+            for tenant, allowance in zip(self.tenants, self._allowances(), strict=True)
+            if allowance != granted.get(tenant, 0)
         )
         return Ack(self.name, self.incarnation, grant.epoch, grant.sequence, self.period, raised)
 

@@ -109,6 +109,13 @@ class Scheduler:
             raise UsageError(f"tenant {tenant} has no waiting request to withdraw")
         kernels.arrive(self._table, self._heads, self._state, tenant, -1)
 
+    def take(self, tenant: int, cost: int, now_fraction: float | None = None) -> bool:
+        """Charge a request of the tenant now or not at all. Only while no tenant waits."""
+        if not 1 <= cost <= COST_MAX:
+            raise UsageError(f"a request costs {cost} tokens: pass 1 to {COST_MAX}, or split it")
+        ticks = self._ticks(now_fraction)
+        return bool(kernels.take(self._table, self._heads, self._state, self._check(tenant), cost, ticks))
+
     def price(self, tenant: int, cost: int) -> None:
         """The request at the front of the tenant's queue costs `cost` tokens. It holds until the
         next call: a caller whose requests differ calls this whenever the front changes."""
@@ -174,6 +181,13 @@ class Scheduler:
         tick = int(kernels.find_release(self._heads, self._state))
         return None if tick == kernels.NOBODY else tick / kernels.PERIOD_TICKS
 
+    def find_due(self, tenant: int) -> float | None:
+        """How much of the period will have passed when pacing lets the tenant go on; None if it
+        does not hold it back."""
+        due = int(self._table[self._check(tenant), kernels.CLEAR] - self._state[kernels.BURST])
+        held = self._paced and due > self._state[kernels.NOW]
+        return due / kernels.PERIOD_TICKS if held else None
+
     @property
     def pending(self) -> Whole:
         """Requests that wait, by tenant. Like the next three a read-only view of this moment:
@@ -238,6 +252,7 @@ def compile_kernels() -> None:
     scheduler.price(0, 1)
     scheduler.choose(0.0)
     scheduler.choose_many(1, 0.0)
+    scheduler.take(0, 1, 0.0)
     scheduler.find_release()
 
 

@@ -219,6 +219,18 @@ def choose(table: Whole, heads: Whole, state: Whole, now: int) -> Any:
 
 
 @njit(cache=True, nogil=True)
+def take(table: Whole, heads: Whole, state: Whole, tenant: int, cost: int, now: int) -> Any:
+    """Arrive and be chosen in one, where nobody waits: whether the request was charged. If it was
+    not, it does not wait either."""
+    price(table, heads, state, tenant, cost)
+    arrive(table, heads, state, tenant, 1)
+    if choose(table, heads, state, now) == tenant:
+        return True
+    arrive(table, heads, state, tenant, -1)
+    return False
+
+
+@njit(cache=True, nogil=True)
 def choose_many(table: Whole, heads: Whole, state: Whole, now: int, chosen: Whole) -> Any:
     """Fill `chosen` as far as there is something to choose; how far."""
     for k in range(chosen.size):

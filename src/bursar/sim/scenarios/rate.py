@@ -13,7 +13,7 @@ from bursar.rates.courier import ControllerCourier, ServerCourier
 from bursar.rates.dispatcher import Dispatcher
 from bursar.rates.messages import State
 from bursar.rates.placement import Placement
-from bursar.rates.scheduler import Scheduler
+from bursar.rates.scheduler import Scheduler, Whole
 from bursar.rates.server import ServerBook
 from bursar.sim.scenario import Boot, Scenario, require
 from bursar.sim.search import Budget, Move, SmallWorld
@@ -239,6 +239,10 @@ class Tokens:
 
     def grant(self, tenant: int, allowance: int, priority: int = 0) -> None:
         self.allowance[tenant], self.priority[tenant] = allowance, priority
+
+    def grant_many(self, tenants: Whole, allowance: Whole, priority: Whole) -> None:
+        for index, *tokens in zip(tenants.tolist(), allowance.tolist(), priority.tolist(), strict=True):
+            self.grant(index, *tokens)
 
 
 class ServerNode(StoreBook):
