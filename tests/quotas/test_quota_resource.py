@@ -8,7 +8,7 @@ import shutil
 import pytest
 from quota_town import TENANTS, Town
 
-from bursar.errors import JournalError, Refused, UsageError
+from bursar.errors import JournalError, Refused, Unknown, UsageError
 from bursar.policy.values import QuotaPolicy, QuotaTenant
 from bursar.quotas import accounts
 from bursar.quotas.resource import QuotaResource
@@ -343,15 +343,20 @@ async def test_explain_and_statistics_say_where_the_units_are(town: Town) -> Non
 
 
 async def test_waiting_ends_with_unknown_when_a_node_cannot_be_reached(town: Town) -> None:
-    from bursar.errors import Unknown
-
     one = await town.open("a")
-    await town.open("b")
+    two = await town.open("b")
     await (await one.acquire("beta", 10, wait=2.0)).release()
+    await accounts.top_up(town.worlds["a"].store, one.courier.layout, "beta", 1_000, "b")
+    async with asyncio.timeout(10):
+        while two.courier.book.ledger.account("beta").unspent < 1_000 or "b" not in (
+            one.courier.book.members or ()
+        ):
+            await asyncio.sleep(0.02)
     await town.close("b")
+    here = one.courier.book.ledger.account("beta").unspent
     with pytest.raises(Unknown):
-        await one.acquire("beta", 995, wait=0.5)
+        await one.acquire("beta", here + 1, wait=0.5)
     began = one.courier.world.clock.now()
     with pytest.raises(Unknown):
-        await one.acquire("beta", 995)
+        await one.acquire("beta", here + 1)
     assert one.courier.world.clock.now() - began < SECOND_NS

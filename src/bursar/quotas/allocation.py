@@ -77,15 +77,16 @@ def split_by_rate(units: int, rates: Sequence[float], fallback: int) -> list[int
     return shares
 
 
-def serve_wants(units: int, wants: Sequence[int]) -> tuple[int, int]:
-    """Serve waiting requests in order, each in full or not at all: (units used, requests left).
-    Splitting what was used over parts of the list, in the same order, serves the same ones."""
-    used, unmet = 0, 0
+def serve_wants(units: int, wants: Sequence[int]) -> tuple[int, int | None]:
+    """Serve waiting requests in order, each in full or not at all: (units used, the smallest that
+    is not served). Splitting what was used over parts of the list, in the same order, serves the
+    same ones."""
+    used, unmet = 0, None
     for amount in wants:
         if amount <= units - used:
             used += amount
-        else:
-            unmet += 1
+        elif unmet is None or amount < unmet:
+            unmet = amount
     return used, unmet
 
 

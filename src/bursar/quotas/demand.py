@@ -116,7 +116,15 @@ class Demand:
         self._verdict = verdict
         self.returned = 0
         self._verdict_upto = self.asked_upto
-        self._verdict_until = None if verdict.final else now + self.rules.memory_ns
+        self._verdict_until = now + verdict.memory_ns if verdict.memory_ns else None
+
+    def recall_verdict(self, now: int) -> Verdict | None:
+        """The last decision, for those who did not take part in it."""
+        left = self.known_left(now)
+        if left is None or self._verdict is None:
+            return None
+        memory_ns = 0 if self._verdict_until is None else self._verdict_until - now
+        return Verdict(left + self.returned, 0, memory_ns, self._verdict.mints)
 
     def reopen_requests(self) -> None:
         """Those that took part in a decision, and are still here, were not refused by it."""

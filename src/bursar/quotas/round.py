@@ -208,11 +208,12 @@ class Round(Demand):
             self.begin(book, now)
         elif not self.full or note.wave == self.wave:
             self.offers[note.source] = note
+            if note.source in self.late and self.late[note.source].number < note.number:
+                del self.late[note.source]  # it was under way when the wave began: this says it all
             if self.awaited.pop(note.source, 0) is None and not self.awaited:
                 self._conclude(book, now)
-        elif note.source in self.offers:
+        else:
             self.late[note.source] = note
-        # Otherwise it was under way when the full wave began: the answer to that will say it all.
 
     # -- enough, or further up
 
@@ -389,7 +390,12 @@ class Round(Demand):
         self.whole_until = None if lasts_ns is None else now + lasts_ns
         if self.full:
             self._share_out(book, now, self._decide(book, now))
-        elif self._has_unmet() or (not self.scarce and self._is_poor(book, now)):
+            return
+        unmet = serve_wants(self.account.unspent, self._all_wants())[1]
+        known = self.recall_verdict(now) if unmet is not None else None
+        if known is not None and unmet is not None and unmet > known.left:
+            self._share_out(book, now, known)  # more than there was at the last decision
+        elif unmet is not None or (not self.scarce and self._is_poor(book, now)):
             self.prepare_full(book, now)
         else:
             self._share_out(book, now)
@@ -418,9 +424,6 @@ class Round(Demand):
         book.serve(now, self.account)
         self.prepare_full(book, now)
 
-    def _has_unmet(self) -> bool:
-        return serve_wants(self.account.unspent, self._all_wants())[1] > 0
-
     def _is_poor(self, book: NodeBook, now: int) -> bool:
         """Little is here, and by the last that was heard little is elsewhere."""
         elsewhere = [self._may_have(now, child) for child in self.hints if child not in self.offers]
@@ -443,8 +446,8 @@ class Round(Demand):
             return None
         self.scarce = self._is_scarce(book)
         used, _ = serve_wants(self.account.unspent, self._all_wants())
-        final = state.held == 0 and used == 0
-        verdict = Verdict(self.account.unspent - used, used, final, state.mints)
+        memory_ns = 0 if state.held == 0 and used == 0 else self.rules.memory_ns
+        verdict = Verdict(self.account.unspent - used, used, memory_ns, state.mints)
         self.learn_verdict(now, verdict)
         return verdict
 

@@ -31,10 +31,10 @@ class Rules:
     beta_floor: int = 60
     own_part: float = 0.25
     margin: float = 2.0
-    scarce_requests: int = 15
+    scarce_requests: int = 20
     extra_part: float = 0.7
     theta_ns: int = 10 * MILLISECOND_NS
-    sample_ns: int = 100 * MILLISECOND_NS
+    sample_ns: int = 500 * MILLISECOND_NS
     patience_ns: int = 500 * MILLISECOND_NS
     waiting_ns: int = 1500 * MILLISECOND_NS
     retry_ns: int = 50 * MILLISECOND_NS

@@ -1,4 +1,8 @@
-"""How many messages one re-allocation takes in the paper's form: between 3M and 3N (IV-B3)."""
+"""How many messages one re-allocation takes in the paper's form: between 3M and 3N (IV-B3).
+
+The paper counts three between each child and its parent: a request, an answer, a share. Here the
+child that asks sends its surplus with its request, so its two first messages are one.
+"""
 
 from __future__ import annotations
 

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 COLOURS = {"bursar": "#4477aa", "paper": "#ee6677", "sequential": "#228833", "parallel": "#ccbb44"}
+EXTRA = {"paper, waiting first": "#aa3377"}
 DPI = 80
 PALETTE = 256
 Rows = Sequence[Mapping[str, Any]]
@@ -74,7 +75,7 @@ def draw_remaining(path: Path, curves: Mapping[str, Mapping[str, Sequence[tuple[
     for axis, (trace, found) in zip(axes, curves.items(), strict=True):
         for name, curve in found.items():
             left = [100 * point[0] for point in curve]
-            axis.plot(left, [point[2] for point in curve], label=name, color=COLOURS[name])
+            axis.plot(left, [point[2] for point in curve], label=name, color=(COLOURS | EXTRA)[name])
         axis.invert_xaxis()
         axis.set_yscale("log")
         axis.set_xlabel("% of the quota left")

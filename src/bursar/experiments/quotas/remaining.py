@@ -9,6 +9,7 @@ from bursar.experiments.quotas import figures
 from bursar.experiments.quotas.loopback import measure_round_trip_ns
 from bursar.experiments.quotas.runs import (
     ALGORITHMS,
+    PAPER_WAITING,
     REQUESTS_A_NODE,
     RUNS,
     Result,
@@ -20,7 +21,10 @@ from bursar.experiments.quotas.runs import (
 )
 
 NODES = 30
-PART_OF_PAPER = 0.2
+PART = 0.2
+COMPARED = (*ALGORITHMS, PAPER_WAITING)
+"""The printed form shares out by rates alone. With requests that wait served first, as bursar does,
+it needs fewer messages: the harder comparison."""
 
 
 def remaining(out: Path, quick: bool) -> dict[str, Any]:
@@ -29,22 +33,19 @@ def remaining(out: Path, quick: bool) -> dict[str, Any]:
     rows: list[dict[str, Any]] = []
     curves: dict[str, dict[str, list[tuple[float, int, int]]]] = {}
     for name in ("zipf", "world-cup"):
-        found: dict[str, list[Result]] = {algorithm.name: [] for algorithm in ALGORITHMS}
+        found: dict[str, list[Result]] = {algorithm.name: [] for algorithm in COMPARED}
         for seed in range(1, runs + 1):
             trace = make_trace(name, NODES, seed, each)
-            for algorithm in ALGORITHMS:
+            for algorithm in COMPARED:
                 found[algorithm.name].append(run(algorithm, trace, network, seed))
         rows += _rows(name, found)
         curves[name] = {algorithm: results[0].outcome.curve for algorithm, results in found.items()}
     figures.draw_remaining(out / "quotas-remaining.png", curves)
     bars = [
-        judge(
-            f"{row['trace']}: the last 10 % costs at most {PART_OF_PAPER:g} of the paper's",
-            row["of the paper's"],
-            row["of the paper's"] <= PART_OF_PAPER,
-        )
+        judge(f"{row['trace']}: the last 10 % costs at most {PART:g} {what}", row[what], row[what] <= PART)
         for row in rows
         if row["algorithm"] == "bursar"
+        for what in ("of the printed form's", "of its with waiting first")
     ]
     return {
         "workload": f"{NODES} nodes, {each} requests a node, {runs} runs, random placement",
@@ -57,7 +58,8 @@ def remaining(out: Path, quick: bool) -> dict[str, Any]:
 
 
 def _rows(trace: str, found: dict[str, list[Result]]) -> list[dict[str, Any]]:
-    paper = average(found["paper"], lambda r: r.last_cost)
+    printed = average(found["paper"], lambda r: r.last_cost)
+    waiting = average(found[PAPER_WAITING.name], lambda r: r.last_cost)
     return [
         {
             "trace": trace,
@@ -65,7 +67,8 @@ def _rows(trace: str, found: dict[str, list[Result]]) -> list[dict[str, Any]]:
             "cost until 90 %": round(average(runs, lambda r: r.outcome.cost - r.last_cost)),
             "cost of the last 10 %": round(average(runs, lambda r: r.last_cost)),
             "messages of the last 10 %": round(average(runs, lambda r: r.last_messages)),
-            "of the paper's": round(average(runs, lambda r: r.last_cost) / paper, 3),
+            "of the printed form's": round(average(runs, lambda r: r.last_cost) / printed, 3),
+            "of its with waiting first": round(average(runs, lambda r: r.last_cost) / waiting, 3),
         }
         for name, runs in found.items()
     ]

@@ -18,7 +18,7 @@ from bursar.world import MILLISECOND_NS, SECOND_NS, World
 NODES = ("a", "b", "c", "d")
 LIMITS = {"plain": 240, "acme": 200, "acme/search": 120}
 AMOUNT_MAX = 9
-PAUSE_NS = 60 * MILLISECOND_NS
+PAUSE_NS = 120 * MILLISECOND_NS
 CALM_NS = 3 * SECOND_NS
 RULES = replace(BURSAR, resend_max_ns=SECOND_NS, retry_max_ns=500 * MILLISECOND_NS)
 
@@ -148,7 +148,8 @@ class QuotaScenario(Scenario):
 
     def check(self) -> None:
         for tenant, limit in LIMITS.items():
-            require(self.told[tenant] <= limit, f"{self.told[tenant]} of {tenant}'s {limit} were granted")
+            if self.told[tenant] > limit:  # asked after every event: the words are made when needed
+                require(False, f"{self.told[tenant]} of {tenant}'s {limit} were granted")
 
     def healed(self) -> None:
         self._calm = True
