@@ -18,7 +18,7 @@ import pytest
 
 EXAMPLES = Path(__file__).parent.parent / "examples"
 TIMEOUT_S = 90
-TESTED = {"blkio_host", "fastapi_service", "llm_gateway", "memcached_cluster", "vm_operations"}
+TESTED = {"blkio_host", "exactly_once", "fastapi_service", "llm_gateway", "memcached_cluster", "vm_operations"}
 
 
 def run(name: str, *arguments: str, cwd: Path) -> str:
@@ -110,6 +110,12 @@ def test_operations_on_machines_take_turns_and_the_late_is_refused(tmp_path: Pat
     fences = [int(fence) for fence in re.findall(r"done with fence (\d+)", out)]
     assert len(fences) == 3 and fences == sorted(set(fences))
     assert "refused: a late write" in out
+
+
+def test_what_is_tried_more_than_once_happens_once(tmp_path: Path) -> None:
+    out = run("exactly_once", cwd=tmp_path)
+    found = re.search(r"a worker was killed\n20 transfers, all ok: (\d+) tries\nbalance: 20\n", out)
+    assert found is not None and int(found[1]) >= 20, out
 
 
 @pytest.mark.needs("root")

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from bursar.benchmarks.zookeeper_server import ZookeeperServers
-from bursar.claims.app import TaskApp
+from bursar.claims.app import Functions
 from bursar.claims.fences import Guard, StaleFence, check_header, make_fence, read_header, write_header
 from bursar.claims.guards import FileGuard, SqlGuard
 from bursar.claims.layout import Layout
@@ -42,9 +42,8 @@ class House:
         self.resources: list[ClaimResource] = []
 
     async def open(self, tracker: Any = None, **terms: Any) -> ClaimResource:
-        world = await open_world(
-            f"n{len(self.worlds)}", store=self.url, session_timeout_ns=4 * SECOND_NS
-        )
+        # A busy machine stands still for seconds; sessions that are to end are closed.
+        world = await open_world(f"n{len(self.worlds)}", store=self.url, session_timeout_ns=20 * SECOND_NS)
         self.worlds.append(world)
         resource = open_resource(world, "things", ClaimPolicy(name="things", **terms), tracker=tracker)
         await resource.start()
@@ -221,6 +220,33 @@ async def test_an_instance_that_goes_leaves_its_tasks_to_others(house: House) ->
     assert {task.outcome for task in ends} == {"ok"}
 
 
+async def test_whoever_comes_gets_its_share_of_what_waits(house: House) -> None:
+    began: list[str] = []
+    go = asyncio.Event()
+
+    def worker(name: str) -> InProcessTracker:
+        async def work(dispatch: Dispatch) -> bytes:
+            began.append(name)
+            await go.wait()
+            return b""
+
+        return InProcessTracker(work)
+
+    one = await house.open(worker("one"))
+    async with one.claim(["gate:E"], "ops"):
+        ids = [await one.submit("t", f"gate:S, n{number}:E") for number in range(30)]
+        two = await house.open(worker("two"))
+        async with asyncio.timeout(20):
+            while len(one.instance.queue.entries) + len(two.instance.queue.entries) < 30:
+                await asyncio.sleep(0.02)
+            while not two.instance.queue.entries:
+                await asyncio.sleep(0.02)
+    go.set()
+    for id in ids:
+        assert (await asyncio.wait_for(two.wait_for(id), 20)).outcome == "ok"
+    assert len(began) == 30 and {"one", "two"} == set(began)
+
+
 @pytest.mark.parametrize("dead_holder", ["keep", "requeue", "fail"])
 async def test_a_dead_holder_is_treated_as_the_policy_says(house: House, dead_holder: Any) -> None:
     one, two = await house.open(dead_holder=dead_holder), await house.open(dead_holder=dead_holder)
@@ -268,19 +294,33 @@ async def test_a_claim_of_very_many_names_is_granted_or_refused_as_a_whole(house
 
 
 async def test_an_app_runs_functions_with_their_fences(house: House) -> None:
-    app = TaskApp(lookup=lambda relation, name: {"vm-7": "host-1"}[name])
+    functions = Functions()
     seen: list[Any] = []
 
-    @app.task(needs="{host(vm)}:S, {vm}:E")
-    async def power_on(vm: str, fence: dict[str, int], key: str) -> str:
+    async def power_on(vm: str, fence: dict[str, int], key: str, zone: str = "z1") -> str:
         seen.append((vm, sorted(fence), key))
         return "on"
 
-    one = await house.open(InProcessTracker(app.work))
-    id = await app.submit(one, "power_on", tenant="ops", vm="vm-7", key="again")
-    end = await asyncio.wait_for(one.wait_for(id), 10)
+    hosts = {"vm-7": "host-1"}
+    functions.register(power_on, "{host(vm)}:S, {vm}:E, {zone}:S", lambda relation, name: hosts[name], None)
+    one = await house.open(InProcessTracker(functions.work))
+    ids = [
+        await functions.submit(one, function, {"vm": "vm-7"}, tenant="ops", key="again")
+        for function in ("power_on", power_on)
+    ]
+    assert ids[0] == ids[1]
+    end = await asyncio.wait_for(one.wait_for(ids[0]), 10)
     assert end.result == b'"on"'
-    assert seen == [("vm-7", ["host-1", "vm-7"], id)]
+    assert seen == [("vm-7", ["host-1", "vm-7", "z1"], ids[0])]
+    for function, arguments, says in (
+        ("power_off", {}, "there are power_on"),
+        ("power_on", {}, "missing a required argument: 'vm'"),
+        ("power_on", {"vm": "vm-7", "wm": 1}, "unexpected keyword argument 'wm'"),
+        ("power_on", {"vm": "vm-7", "zone": "z1:S, other"}, "no comma or colon"),
+        ("power_on", {"vm": object()}, "cannot be stored"),
+    ):
+        with pytest.raises(UsageError, match=says):
+            await functions.submit(one, function, arguments, tenant="ops")
 
 
 # Guards

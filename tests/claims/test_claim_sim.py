@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Sequence
 
 import pytest
 
-from bursar.claims.book import ClaimBook, Draft
+from bursar.claims.book import ClaimBook, Draft, Floor, Plan
 from bursar.claims.model import Holding, Task
 from bursar.claims.requirements import Mode
 from bursar.sim.errors import RunFailedError
@@ -74,13 +75,29 @@ class LeavesOneBehind(ClaimBook):
             operations.pop()
 
 
+class ForgetsFences(ClaimBook):
+    """Lets a name that was removed begin anew."""
+
+    def draft(self) -> Draft:
+        return Draft(self.views, Floor(self.floor.version, 0))
+
+
+class MissesRemovals(ClaimBook):
+    """Takes a version for that of the node it saw, whatever was removed since."""
+
+    def join(self, plans: Sequence[Plan]) -> list[Operation]:
+        return [operation for plan in plans for operation in plan.operations]
+
+
 @pytest.mark.parametrize(
     ("book", "says"),
     [
         (ForgetsVersions, "owned|guard|phase"),
-        (KeepsSharers, "shared by|NotEmpty|never finished|NodeExists"),
+        (KeepsSharers, "shared by|NotEmpty|never finished|NodeExists|not removed"),
         (NeverRaises, "guard"),
         (LeavesOneBehind, "has no record|still owned|which is"),
+        (ForgetsFences, "phase fell"),
+        (MissesRemovals, "owned|phase fell|not owned|guard"),
     ],
 )
 def test_a_book_that_is_wrong_in_one_thing_is_caught(book: type[ClaimBook], says: str) -> None:

@@ -61,7 +61,7 @@ def test_mistakes_are_told(tmp_path: Path) -> None:
         (("tasks", "list", "--policy", policy, "--resource", "other"), "things"),
         (("work", "nowhere", "--policy", policy), "module:app"),
         (("work", "nowhere:app", "--policy", policy), "cannot be loaded"),
-        (("work", "json:dumps", "--policy", policy), "no TaskApp"),
+        (("work", "json:dumps", "--policy", policy), "is no Bursar"),
     ):
         result = invoke(*arguments)
         assert isinstance(result.exception, UsageError) and says in str(result.exception), arguments

@@ -361,7 +361,7 @@ class StoreContract:
             await soon(venue, watch.changed())
 
     async def test_a_session_is_trusted_for_two_thirds_of_its_timeout(self, venue: Venue) -> None:
-        store = await venue.open()
+        store = await venue.open(TIMEOUT_NS)
         first = store.trusted_until()
         for _ in range(5):
             now = venue.clock.now()

@@ -25,11 +25,13 @@ from bursar.stores.zookeeper import ZookeeperStore, read_address
 from bursar.stores.zookeeper_link import Link
 from bursar.world import SECOND_NS, Create, Set, Store
 
-from .contract import TIMEOUT_NS, StoreContract, soon, until_gone
+from .contract import StoreContract, soon, until_gone
 
 pytestmark = pytest.mark.needs("zookeeper")
 
 numbers = itertools.count()
+PATIENT_NS = 20 * SECOND_NS
+"""A busy machine stands still for seconds; sessions that are to end are given less, or ended."""
 
 
 @pytest.fixture(scope="module")
@@ -53,7 +55,7 @@ class ZookeeperVenue:
         self.chroot = f"/venue-{next(numbers)}"
         self.stores: list[ZookeeperStore] = []
 
-    async def open(self, timeout_ns: int = TIMEOUT_NS) -> ZookeeperStore:
+    async def open(self, timeout_ns: int = PATIENT_NS) -> ZookeeperStore:
         store = await open_store(self.servers.url(self.chroot), clock=self.clock, timeout_ns=timeout_ns)
         assert isinstance(store, ZookeeperStore)
         self.stores.append(store)

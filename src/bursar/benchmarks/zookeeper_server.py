@@ -18,6 +18,9 @@ from types import TracebackType
 from bursar.errors import BursarError
 
 JAR = Path("/usr/share/java/zookeeper.jar")
+NETTY_JARS = "/usr/share/java/netty-codec.jar:/usr/share/java/netty-resolver.jar"
+"""Installed with it; what zookeeper.jar itself names of Netty is not enough to serve TLS."""
+
 START_MAX_S = 30.0
 TICK_MS = 500
 _LOGGING = "log4j.rootLogger=OFF\n"
@@ -31,13 +34,17 @@ def free_port() -> int:
 
 
 class ZookeeperServers:
-    """`with ZookeeperServers(3) as servers: open_store(servers.url("/test"))`."""
+    """`with ZookeeperServers(3) as servers: open_store(servers.url("/test"))`. With `tls`, a
+    directory with server.pem (key and certificate) and ca.crt, they also serve TLS, on ports of
+    its own, to clients with a certificate."""
 
-    def __init__(self, count: int = 1, *, tick_ms: int = TICK_MS) -> None:
+    def __init__(self, count: int = 1, *, tick_ms: int = TICK_MS, tls: Path | None = None) -> None:
         if not JAR.exists() or shutil.which("java") is None:
             raise BursarError("ZooKeeper is not installed here: apt-get install zookeeper")
         self.count = count
         self.ports = [free_port() for _ in range(count)]
+        self.tls_ports = [free_port() for _ in range(count)]
+        self._tls = tls
         self._tick_ms = tick_ms
         self._quorum = [(free_port(), free_port()) for _ in range(count)]
         self._directory = Path(tempfile.mkdtemp(prefix="bursar-zookeeper-"))
@@ -72,7 +79,8 @@ class ZookeeperServers:
         (home / "data" / "myid").write_text(str(number + 1))
         (home / "zoo.cfg").write_text(self._configuration(home, number))
         command = [
-            "java", "-Xmx256m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=4", "-cp", f"{home}:{JAR}",
+            "java", "-Xmx256m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=4",
+            "-cp", f"{home}:{JAR}:{NETTY_JARS}",
             "-Dzookeeper.admin.enableServer=false", "-Dzookeeper.forceSync=yes",
             "org.apache.zookeeper.server.quorum.QuorumPeerMain", str(home / "zoo.cfg"),
         ]  # fmt: skip
@@ -86,13 +94,20 @@ class ZookeeperServers:
             "admin.enableServer=false", "4lw.commands.whitelist=srvr,ruok", "maxClientCnxns=0",
             "maxSessionTimeout=60000", "snapCount=1000000", "preAllocSize=4096",
         ]  # fmt: skip
+        if self._tls is not None:
+            lines += [
+                f"secureClientPort={self.tls_ports[number]}", "secureClientPortAddress=127.0.0.1",
+                "serverCnxnFactory=org.apache.zookeeper.server.NettyServerCnxnFactory",
+                f"ssl.keyStore.location={self._tls / 'server.pem'}", "ssl.keyStore.type=PEM",
+                f"ssl.trustStore.location={self._tls / 'ca.crt'}", "ssl.trustStore.type=PEM",
+            ]  # fmt: skip
         if self.count > 1:
             for other, (peer, election) in enumerate(self._quorum):
                 lines.append(f"server.{other + 1}=127.0.0.1:{peer}:{election}")
         return "\n".join(lines) + "\n"
 
     def role(self, number: int) -> str | None:
-        """"leader", "follower", "standalone", or None for one that does not serve."""
+        """ "leader", "follower", "standalone", or None for one that does not serve."""
         try:
             with socket.create_connection(("127.0.0.1", self.ports[number]), 0.5) as connection:
                 connection.settimeout(0.5)

@@ -16,6 +16,10 @@ while waiting for another, so nothing deadlocks and nothing stands idle in the h
     fences, guards  numbers that tell an old owner from a new one, and who checks them
     app, resource   what users call
 
+An instance is one class in layers, each of which knows those before it: ground (what it knows, its
+session), waiting (names that tasks wait for), ending, claiming, doing (with a tracker), granting,
+takeover (tasks that nobody looks after, and who looks after which), sweeping (what is no longer used).
+
 **Why it is safe.** The store decides: see the invariants in `book`. An instance may be stale, slow,
 paused, cut off or dead; several may run; replies may be lost. Execution is at least once, its
 completion is recorded once, and a deposed owner is refused wherever a guard stands.
@@ -33,8 +37,11 @@ completion is recorded once, and a deposed owner is refused wherever a guard sta
   thesis loops over everybody. Both grant the same tasks (tests/claims/test_queue.py).
 - The order: by conflicts instead of release, with priorities, turns of tenants, and an aging bound
   past which a task reserves its names (6.2.1). The thesis's own order is there as `release_order`.
-- Grants go many to a transaction, and several transactions are in flight (6.2.3). A transaction is
-  never built on what another one in flight has yet to make so.
+- Grants, and ends, go many to a transaction, and several transactions are in flight (6.2.3). A
+  transaction is never built on what another one in flight has yet to make so.
+- Tasks are divided among the instances by a hash, and handed over when an instance comes. In the
+  thesis each takes the first it finds: whoever starts first then has them all.
+- Names that nobody uses are removed; the thesis keeps every resource that ever was.
 
 **The bound of waiting.** A task that has waited `aging` reserves its names; from then on nobody who
 asked later takes one of them. It is granted once all who hold or reserved them before have let go:

@@ -1,12 +1,11 @@
-"""Tasks as functions: `@app.task` says what a function needs, `submit` puts a call of it in the queue,
-and `bursar work module:app` runs the calls that are granted.
+"""Tasks as functions: what each needs, calls of them put in the queue, and calls done.
 
-    app = TaskApp()
+    b = bursar.Bursar("policy.toml")
 
-    @app.task(needs="dc-1/{host}/{vm}:E")
+    @b.task(needs="dc-1/{host}/{vm}:E")
     async def power_on(vm: str, host: str, fence: dict[str, int]) -> str: ...
 
-    await app.submit(resource, "power_on", tenant="ops", vm="vm-7", host="host-1")
+    await b.submit(power_on, tenant="ops", vm="vm-7", host="host-1")
 
 A function that takes `fence` gets the fence of each name it holds, one that takes `key` the
 idempotency key, the same for every time the call is tried.
@@ -28,10 +27,12 @@ if TYPE_CHECKING:
     from bursar.claims.resource import ClaimResource
 
 Function = Callable[..., Awaitable[Any]]
+GIVEN = ("fence", "key")
+"""Arguments that a function is given if it has them; a call cannot set them."""
 
 
-class Call(msgspec.Struct, frozen=True, array_like=True):
-    """A payload: which function, with which arguments."""
+class Call(msgspec.Struct, frozen=True):
+    """The payload of a task that is a function's call."""
 
     function: str
     arguments: dict[str, Any]
@@ -40,55 +41,79 @@ class Call(msgspec.Struct, frozen=True, array_like=True):
 _decode = msgspec.msgpack.Decoder(Call).decode
 
 
-class TaskApp:
+class Functions:
     """Functions by name, and what each needs."""
 
-    def __init__(self, lookup: Lookup | None = None) -> None:
-        self._lookup = lookup or _no_lookup
-        self._functions: dict[str, tuple[Function, Template]] = {}
+    def __init__(self) -> None:
+        self._functions: dict[str, tuple[Function, Template, Lookup]] = {}
 
     @property
     def names(self) -> Iterable[str]:
         return tuple(self._functions)
 
-    def task(self, *, needs: str, name: str | None = None) -> Callable[[Function], Function]:
-        """Register a function. `needs` is a template over its arguments."""
-        template = Template(needs)
-
-        def register(function: Function) -> Function:
-            if not inspect.iscoroutinefunction(function):
-                raise UsageError(f"{function.__name__} is not async: write `async def`")
-            self._functions[name or function.__name__] = function, template
-            return function
-
-        return register
+    def register(self, function: Function, needs: str, lookup: Lookup | None, name: str | None) -> None:
+        """`needs` is a template over the function's arguments."""
+        called = name or function.__name__
+        if not inspect.iscoroutinefunction(function):
+            raise UsageError(f"{called} is not async: write `async def`")
+        if called in self._functions:
+            raise UsageError(f"there are two tasks {called!r}: give one another name=...")
+        self._functions[called] = function, Template(needs), lookup or _no_lookup
 
     async def submit(
-        self, resource: ClaimResource, function: str, *, tenant: str, key: str | None = None, **arguments: Any
+        self,
+        resource: ClaimResource,
+        function: Function | str,
+        arguments: dict[str, Any],
+        *,
+        tenant: str,
+        **options: Any,
     ) -> str:
-        """Queue one call and return its id. The same key is the same call."""
-        if function not in self._functions:
-            raise UsageError(f"there is no task {function!r}: there are {', '.join(self.names) or 'none'}")
-        _, template = self._functions[function]
-        names = {name: str(value) for name, value in arguments.items()}
-        payload = msgspec.msgpack.encode(Call(function, arguments))
-        return await resource.submit(tenant, template.fill(self._lookup, **names), payload=payload, key=key)
+        """Queue one call and return its id; `options` are those of `ClaimResource.submit`."""
+        name = self._find_name(function)
+        called, template, lookup = self._functions[name]
+        arguments = _complete(called, arguments)
+        try:
+            payload = msgspec.msgpack.encode(Call(name, arguments))
+        except (TypeError, ValueError, OverflowError) as error:
+            raise UsageError(f"{name}: its arguments cannot be stored: {error}; give plain values") from error
+        texts = {argument: str(value) for argument, value in arguments.items()}
+        return await resource.submit(tenant, template.fill(lookup, **texts), payload=payload, **options)
+
+    def _find_name(self, function: Function | str) -> str:
+        for name, (known, _, _) in self._functions.items():
+            if function in (name, known):
+                return name
+        listed = ", ".join(self.names) or "none"
+        raise UsageError(f"there is no task {getattr(function, '__name__', function)!r}: there are {listed}")
 
     async def work(self, dispatch: Dispatch) -> bytes:
         """Do one call: for an InProcessTracker."""
         try:
             call = _decode(dispatch.payload)
         except msgspec.MsgspecError as error:
-            raise FormatError(f"{dispatch.id} carries no call of this app: {error}") from error
+            raise FormatError(f"{dispatch.id} is no call of a function: {error}") from error
         if call.function not in self._functions:
-            raise UsageError(f"this app has no task {call.function!r}")
-        function, _ = self._functions[call.function]
+            raise UsageError(f"there is no task {call.function!r} here: there are {', '.join(self.names)}")
+        function, _, _ = self._functions[call.function]
         extra = {"fence": dict(dispatch.fences), "key": dispatch.key}
         wanted = inspect.signature(function).parameters
-        given = {name: value for name, value in extra.items() if name in wanted}
+        given = {name: extra[name] for name in GIVEN if name in wanted}
         result = await function(**call.arguments, **given)
         return b"" if result is None else msgspec.json.encode(result)
 
 
+def _complete(function: Function, arguments: dict[str, Any]) -> dict[str, Any]:
+    """With the defaults. A wrong call is told to whoever makes it, not to a worker later."""
+    signature = inspect.signature(function)
+    given = {name: None for name in GIVEN if name in signature.parameters}
+    try:
+        bound = signature.bind(**arguments, **given)
+    except TypeError as error:
+        raise UsageError(f"{function.__name__}: {error}") from error
+    bound.apply_defaults()
+    return {name: value for name, value in bound.arguments.items() if name not in GIVEN}
+
+
 def _no_lookup(relation: str, name: str) -> str:
-    raise UsageError(f"the template looks up {relation}({name}): give TaskApp(lookup=...)")
+    raise UsageError(f"the template looks up {relation}({name}): give @b.task(..., lookup=...)")

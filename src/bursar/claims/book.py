@@ -24,6 +24,10 @@ Invariants of the store, each kept by every transaction made here:
 5. *No leak.* A name's owner and sharers are tasks whose record says RUNNING or DONE: the transaction
    that ends a task removes all its ownership. (Figure 4-5 of the thesis deletes step by step; a
    crash in between leaves a name owned by nobody for ever.)
+6. *Forgetting forgets no fence.* Names that nobody uses are removed. The folder of the names keeps
+   the *floor*, the highest phase of any name removed, at which a name begins that comes back; its
+   version counts the removals, and every transaction on names checks it. So a version seen before
+   a removal is never taken for the same number of a node that was created after it.
 """
 
 from __future__ import annotations
@@ -39,6 +43,14 @@ from bursar.claims.requirements import Mode
 from bursar.world import Check, CheckAbsent, Create, Delete, Operation, Set
 
 
+@dataclass(frozen=True, slots=True)
+class Floor:
+    """The phase at which new names begin, and the version of the folder that says so."""
+
+    version: int
+    phase: int
+
+
 @dataclass(slots=True)
 class View:
     """What this instance last knew of a name. version None: it has no node yet. `sharers` is for the
@@ -51,17 +63,32 @@ class View:
     number: int = 0
 
 
+@dataclass(frozen=True, slots=True)
+class Idle:
+    """A node of a name that nobody owns, shares or has reserved. `created`: two nodes of one path,
+    one after the other, are not the same."""
+
+    path: str
+    version: int
+    created: int
+    phase: int
+    shared: bool
+
+
 class Draft:
     """What the names will be if a transaction succeeds. Several plans of one transaction share it."""
 
-    def __init__(self, views: dict[str, View]) -> None:
+    def __init__(self, views: dict[str, View], floor: Floor) -> None:
         self._views = views
+        self.floor = floor
         self.changed: dict[str, tuple[int, Holding]] = {}
 
     def see(self, name: str) -> tuple[int | None, Holding]:
         if name in self.changed:
             return self.changed[name]
         view = self._views[name]
+        if view.version is None:
+            return None, Holding(phase=self.floor.phase)
         return view.version, view.holding
 
 
@@ -87,6 +114,8 @@ class ClaimBook:
         self.layout = layout
         self.me = me
         self.views: dict[str, View] = {}
+        self.floor = Floor(-1, 0)
+        self.is_floor_sure = False
 
     # Submitting and taking
 
@@ -112,10 +141,27 @@ class ClaimBook:
     # Drafts
 
     def draft(self) -> Draft:
-        return Draft(self.views)
+        return Draft(self.views, self.floor)
+
+    def join(self, plans: Sequence[Plan]) -> list[Operation]:
+        """One transaction of plans that change names."""
+        checks = dict.fromkeys(self.check_floor(plan.draft) for plan in plans)
+        return [*checks, *(operation for plan in plans for operation in plan.operations)]
+
+    def check_floor(self, draft: Draft) -> Operation:
+        return Check(self.layout.names, draft.floor.version)
+
+    def stand_on(self, floor: Floor) -> None:
+        """What the folder of the names says now: after a removal nothing that was seen counts."""
+        if floor != self.floor:
+            self.views.clear()
+            self.floor = floor
+        self.is_floor_sure = True
 
     def confirm(self, draft: Draft, now_ns: int) -> None:
         """The store did it."""
+        if draft.floor != self.floor:
+            return
         for name, (version, holding) in draft.changed.items():
             known = self.views.get(name)
             if known is None or known.version is None or known.version < version:
@@ -288,22 +334,25 @@ class ClaimBook:
             self._write(operations, name, draft, version, self._without_mine(holding, id))
         return operations, draft
 
+    # Forgetting
+
+    def remove(self, idle: Sequence[Idle], floor: Floor) -> tuple[list[Operation], Floor]:
+        """Remove names that nobody uses. Fails if one of them changed, or is shared by now."""
+        after = Floor(floor.version + 1, max(floor.phase, *(name.phase for name in idle)))
+        operations: list[Operation] = [Set(self.layout.names, b"%d" % after.phase, floor.version)]
+        for name in idle:
+            if name.shared:
+                operations.append(Delete(f"{name.path}/S"))
+            operations.append(Delete(name.path, name.version))
+        return operations, after
+
     def forget(self, names: Iterable[str]) -> None:
+        """What was believed of them was wrong, or may be."""
         for name in names:
             self.views.pop(name, None)
+        self.is_floor_sure = False
 
 
 def names_of(plans: Sequence[Plan]) -> list[str]:
     """Every name of these plans, once, in order."""
     return list(dict.fromkeys(name for plan in plans for name, _ in plan.task.needs))
-
-
-def locate(plans: Sequence[Plan], position: int | None) -> Plan | None:
-    """The plan whose operation stands at this position of their common transaction."""
-    if position is None:
-        return None
-    for plan in plans:
-        if position < len(plan.operations):
-            return plan
-        position -= len(plan.operations)
-    return None

@@ -18,15 +18,14 @@ from __future__ import annotations
 
 from typing import Any
 
-from bursar.claims.ground import KEPT_NS, LOOK_NS, SWEPT_AT_ONCE, TEND_NS, Reservation
-from bursar.claims.layout import TASK_SHARDS, node_name
+from bursar.claims.ground import LOOK_NS, RETRY_NS, TEND_NS, Reservation
 from bursar.claims.model import State, Task
 from bursar.claims.requirements import Mode
-from bursar.claims.takeover import Takeover
-from bursar.errors import FormatError, NodeMissingError, SessionExpiredError, StoreUnknownError
+from bursar.claims.sweeping import Sweeping
+from bursar.errors import FormatError, SessionExpiredError, StoreUnknownError
 
 
-class Instance(Takeover):
+class Instance(Sweeping):
     """See above. `start` it, then `submit`, `claim` and `release`."""
 
     async def start(self) -> None:
@@ -35,6 +34,20 @@ class Instance(Takeover):
         self._spawn(self._pump(), "pump")
         self._spawn(self._look_after(), "look")
         self._spawn(self._tend(), "tend")
+
+    def stop_taking(self) -> int:
+        """Grant no more tasks; those that wait are left to others. Returns how many are being done."""
+        self._draining = True
+        self._running_max = 0
+        self._look.set()
+        return len(self._running)
+
+    async def drain(self, wait_ns: int) -> None:
+        """Wait until what is being done is over, for at most so long."""
+        assert self._draining, "stop taking first"
+        until_ns = self.world.clock.now() + wait_ns
+        while self._running and self.world.clock.now() < until_ns:
+            await self.world.clock.sleep(RETRY_NS)
 
     async def _tend(self) -> None:
         """Aging, deadlines, and what nobody told of."""
@@ -52,20 +65,14 @@ class Instance(Takeover):
                     self._spawn(self._give_up(id), "deadline")
             if rounds % (LOOK_NS // TEND_NS + 1) == 0:
                 self._look.set()
-                if not self._others or self._instances[:1] == [node_name(self.me)]:
-                    self._spawn(self._sweep(rounds), "sweep")
+                if self._sweeps():
+                    self._spawn(self._sweep_tasks(rounds), "sweep")
+            if rounds % (self._names_sweep_ns // TEND_NS + 1) == 0 and self._sweeps():
+                self._spawn(self._sweep_names(), "sweep")
 
-    async def _sweep(self, rounds: int) -> None:
-        """Forget tasks that were over long ago, a shard at a time."""
-        folder = f"{self.layout.root}/released/{TASK_SHARDS[rounds % len(TASK_SHARDS)]}"
-        store, oldest_ns = self.world.store, self.world.clock.wall() - KEPT_NS
-        try:
-            for id in (await store.children(folder))[:SWEPT_AT_ONCE]:
-                task = await self.desk.read_released(id)
-                if task is not None and task.ended < oldest_ns:
-                    await store.delete(f"{folder}/{id}")
-        except (NodeMissingError, StoreUnknownError, SessionExpiredError, FormatError) as error:
-            self.problem = str(error)  # the next sweep goes on
+    def _sweeps(self) -> bool:
+        """One instance is enough; which one does not matter, nor that it is one."""
+        return not self._others or self._instances[:1] == [self._node]
 
     def _reserve_aged(self) -> None:
         for id, entry in list(self.queue.entries.items()):

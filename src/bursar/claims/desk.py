@@ -6,9 +6,9 @@ import asyncio
 from collections.abc import Awaitable, Callable, Iterable
 from typing import TypeVar
 
-from bursar.claims.book import ClaimBook, Plan, View
+from bursar.claims.book import ClaimBook, Floor, Idle, Plan, View
 from bursar.claims.model import Task, decode_holding, decode_task
-from bursar.errors import NodeMissingError, StoreUnknownError
+from bursar.errors import FormatError, NodeMissingError, StoreUnknownError
 from bursar.world import MILLISECOND_NS, World
 
 PATIENCE = 20
@@ -45,6 +45,26 @@ class Desk:
         except NodeMissingError:
             return None
         return decode_task(path, data)
+
+    async def read_floor(self) -> Floor:
+        data, stat = await self.repeat(lambda: self._store.get(self._layout.names))
+        if data and not data.isdigit():
+            raise FormatError(f"{self._layout.names} holds no phase: {data[:40]!r}; another program's data?")
+        return Floor(stat.version, int(data or b"0"))
+
+    async def read_idle(self, path: str) -> Idle | None:
+        """The node of a name if nobody uses it."""
+        try:
+            data, stat = await self.repeat(lambda: self._store.get(path))
+            holding = decode_holding(path, data)
+            if holding.owner or (holding.reserved and await self.read_task(holding.reserved) is not None):
+                return None
+            sharers = await self.repeat(lambda: self._store.children(f"{path}/S")) if holding.shared else []
+            if sharers:
+                return None
+        except (NodeMissingError, FormatError):
+            return None
+        return Idle(path, stat.version, stat.created, holding.phase, holding.shared)
 
     async def read_names(self, names: Iterable[str]) -> dict[str, View]:
         """What the store says of these names. One that cannot be read raises FormatError."""

@@ -76,6 +76,8 @@ class Doing(Claiming):
             found = await self.desk.read_task(task.id)
             if found is None or found[0].attempt != task.attempt or found[0].state is not State.RUNNING:
                 self._count("late")
+                if (mine := self.mine.get(task.id)) is not None and mine.task.attempt == task.attempt:
+                    self._taken_away(task)
                 return
             if task.id in self.mine:
                 recorded = await self.release(task.id, report.outcome, report.result)
@@ -97,7 +99,7 @@ class Doing(Claiming):
             return
         requeue = self._dead_holder == "requeue" and not task.is_claim
         try:
-            if not await self.remove_holder(task.id, requeue=requeue) and task.id in self.mine:
+            if not await self.remove_holder(task.id, requeue=requeue, only=task) and task.id in self.mine:
                 await self.release(task.id, "failed")  # it reported its end after all
         except SessionExpiredError:
             self._expired(generation)

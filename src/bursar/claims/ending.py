@@ -2,17 +2,27 @@
 
 from __future__ import annotations
 
+import asyncio
+
 from bursar.claims.book import Plan
 from bursar.claims.ground import (
+    BATCH_OPERATIONS,
     END_TRIES,
+    IN_FLIGHT_MAX,
+    SMALL_IN_FLIGHT_MAX,
+    End,
     Lost,
     Mine,
 )
 from bursar.claims.model import Outcome, State, Task
 from bursar.claims.waiting import Waiting
 from bursar.errors import (
+    BursarError,
+    FormatError,
     SessionExpiredError,
+    StoreError,
     StoreUnknownError,
+    TooLargeError,
     Unknown,
 )
 from bursar.world import Delete
@@ -57,7 +67,7 @@ class Ending(Waiting):
         if task.id not in self.mine:
             plan.operations.remove(Delete(self.layout.busy(task.id)))
         try:
-            await self.world.store.transact(plan.operations)
+            await self._send_end(plan)
         except Lost:
             self.book.forget(name for name, _ in task.needs)
             return await self._look_again(task, version)
@@ -71,6 +81,58 @@ class Ending(Waiting):
         self.book.confirm(plan.draft, self.world.clock.now())
         self._over(task)
         return True
+
+    # Ends that are ready together go together
+
+    async def _send_end(self, plan: Plan) -> None:
+        """Raises what the store answers to this one."""
+        end = End(plan, asyncio.get_running_loop().create_future())
+        self._ends.append(end)
+        if len(self._ends) == 1:
+            self._spawn(self._send_ends(), "ends")
+        await end.sent
+
+    async def _send_ends(self) -> None:
+        # Let everything that ends in this turn of the loop join the same transaction.
+        await asyncio.sleep(0)
+        while self._ends and self._ends_in_flight < IN_FLIGHT_MAX:
+            full, batch = self._cut_ends()
+            if not full and self._ends_in_flight >= SMALL_IN_FLIGHT_MAX:
+                return
+            self._ends = self._ends[len(batch) :]
+            self._ends_in_flight += 1
+            self._spawn(self._commit_ends(batch), "ends")
+
+    def _cut_ends(self) -> tuple[bool, list[End]]:
+        """As many as fit one transaction, and whether they fill it."""
+        count, operations = 0, 0
+        while count < len(self._ends) and operations < BATCH_OPERATIONS:
+            operations += len(self._ends[count].plan.operations)
+            count += 1
+        return operations >= BATCH_OPERATIONS, self._ends[:count]
+
+    async def _commit_ends(self, batch: list[End]) -> None:
+        """All at once; one by one if one of them was taken away meanwhile."""
+        try:
+            await self.world.store.transact(self.book.join([end.plan for end in batch]))
+            answer: BursarError | None = None
+        except (StoreError, FormatError) as error:
+            answer = error
+        self._ends_in_flight -= 1
+        if self._ends:
+            self._spawn(self._send_ends(), "ends")
+        if len(batch) > 1 and isinstance(answer, (*Lost, TooLargeError)):
+            for end in batch:
+                self._spawn(self._commit_ends([end]), "ends")
+                self._ends_in_flight += 1
+            return
+        for end in batch:
+            if end.sent.done():
+                continue  # nobody waits any more
+            if answer is None:
+                end.sent.set_result(None)
+            else:
+                end.sent.set_exception(answer)
 
     async def _know(self, task: Task) -> bool:
         """Whether all its names are known, now that they were read."""
@@ -86,14 +148,18 @@ class Ending(Waiting):
             self._over(task)
             return False
         if found[1] != version and found[0].state is not State.DONE:
-            self._over(task)
-            self._unsure[task.id] = None  # somebody requeued it: look whose it is
-            self._look.set()
+            self._taken_away(task)
             return False
         if task.id in self.mine:
             self.mine[task.id].task, self.mine[task.id].version = found
         await self._refresh(name for name, _ in task.needs)
         return None
+
+    def _taken_away(self, task: Task) -> None:
+        """Somebody requeued it by force, maybe under this instance's own mark: look whose it is."""
+        self._over(task)
+        self._unsure[task.id] = None
+        self._look.set()
 
     def _over(self, task: Task) -> None:
         """It owns nothing any more."""
@@ -106,13 +172,14 @@ class Ending(Waiting):
         self.world.trace("claim.released", task=task.id, attempt=task.attempt)
         self._kick.set()
 
-    async def remove_holder(self, id: str, *, requeue: bool = False) -> bool:
+    async def remove_holder(self, id: str, *, requeue: bool = False, only: Task | None = None) -> bool:
         """Take everything from a task by force, whoever looks after it; its fences are old from now
-        on. False if it held nothing."""
+        on. False if it held nothing, or not what it held in the record `only`: whoever was asked to
+        bury one grant, and slept, does not bury the next."""
         for _ in range(END_TRIES):
             await self.desk.repeat(self.world.store.sync)
             found = await self.desk.read_task(id)
-            if found is None or found[0].state is not State.RUNNING:
+            if found is None or found[0].state is not State.RUNNING or only not in (None, found[0]):
                 return False
             task, version = found
             marked = await self.world.store.exists(self.layout.busy(id)) is not None
@@ -124,7 +191,7 @@ class Ending(Waiting):
             else:
                 plan = self.book.depose(task, version, ended=self.world.clock.wall(), busy=marked)
             try:
-                await self.world.store.transact(plan.operations)
+                await self.world.store.transact(self.book.join([plan]))
             except (*Lost, StoreUnknownError):
                 self.book.forget(name for name, _ in task.needs)
                 continue

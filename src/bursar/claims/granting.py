@@ -9,6 +9,7 @@ from bursar.claims.doing import Doing
 from bursar.claims.ground import (
     BATCH_OPERATIONS,
     IN_FLIGHT_MAX,
+    SMALL_IN_FLIGHT_MAX,
     Lost,
     Mine,
     SessionLost,
@@ -40,10 +41,12 @@ class Granting(Doing):
 
     def _grant_now(self) -> None:
         """Grant whoever can be granted, as transactions in flight."""
-        while self._in_flight < IN_FLIGHT_MAX:
+        was_full = False
+        while self._in_flight < (IN_FLIGHT_MAX if was_full else SMALL_IN_FLIGHT_MAX):
             plans = self._plan_batch()
             if not plans:
                 return
+            was_full = sum(len(plan.operations) for plan in plans) >= BATCH_OPERATIONS
             self._in_flight += 1
             self._spawn(self._commit(plans), "grant")
 
@@ -120,9 +123,8 @@ class Granting(Doing):
 
     async def _attempt(self, plans: list[Plan]) -> list[Plan]:
         """The plans that happened."""
-        operations = [operation for plan in plans for operation in plan.operations]
         try:
-            await self.world.store.transact(operations)
+            await self.world.store.transact(self.book.join(plans))
         except Lost:
             self._count("races_lost")
             return []

@@ -7,10 +7,10 @@ from collections.abc import Callable, Coroutine, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from bursar.claims.book import ClaimBook, Draft
+from bursar.claims.book import ClaimBook, Draft, Idle, Plan
 from bursar.claims.desk import Desk
 from bursar.claims.fences import make_epoch
-from bursar.claims.layout import Layout
+from bursar.claims.layout import Layout, instance_node
 from bursar.claims.model import Task
 from bursar.claims.queue import Order, Queue, conflict_order
 from bursar.claims.tracker import Tracker
@@ -31,18 +31,27 @@ DeadHolder = Literal["keep", "requeue", "fail"]
 
 BATCH_OPERATIONS = 256
 IN_FLIGHT_MAX = 8
+SMALL_IN_FLIGHT_MAX = 2
+"""A transaction with room for more waits while so many are under way: it is fuller when it goes."""
+
 FRESH_NS = 50 * MILLISECOND_NS
 """A view younger than this is believed without reading again while other instances run."""
 
 LOOK_NS = 5 * SECOND_NS
 """Watches tell when to look for tasks that nobody looks after; this is for what they do not tell."""
 
-LOOK_AGAIN_NS = 200 * MILLISECOND_NS
+LOOK_AGAIN_NS = SECOND_NS
+"""What falls to another instance, and is not taken by it for so long, anybody takes."""
+
 TEND_NS = 200 * MILLISECOND_NS
 POLL_NS = 500 * MILLISECOND_NS
 RETRY_NS = 50 * MILLISECOND_NS
 KEPT_NS = 3600 * SECOND_NS
 SWEPT_AT_ONCE = 500
+NAMES_SWEEP_NS = 300 * SECOND_NS
+"""A name that nobody uses, and that did not change from one sweep to the next, is removed."""
+
+IDLE_MAX = 20_000
 TAKE_AT_ONCE = 100
 END_TRIES = 50
 VIEWS_MAX = 200_000
@@ -67,6 +76,14 @@ class Mine:
     patient: bool = True
 
 
+@dataclass(slots=True)
+class End:
+    """The end of a task on its way to the store."""
+
+    plan: Plan
+    sent: asyncio.Future[None]
+
+
 class Ground:
     """What an instance knows, and its membership: one generation for each session."""
 
@@ -82,11 +99,13 @@ class Ground:
         order: Order = conflict_order,
         running_max: int | None = None,
         book: type[ClaimBook] = ClaimBook,
+        layout: type[Layout] = Layout,
+        names_sweep_ns: int = NAMES_SWEEP_NS,
     ) -> None:
         self.world = world
         self.resource = resource
         self.me = f"{world.name}.{world.incarnation}"
-        self.layout = Layout(resource)
+        self.layout = layout(resource)
         self.book = book(self.layout, self.me)
         self.desk = Desk(world, self.book)
         self.epoch = 0
@@ -109,15 +128,23 @@ class Ground:
         self._generation = 0
         self._others = 0
         self._instances: list[str] = []
+        self._node = instance_node(self.me, works=tracker is not None)
         self._kick = asyncio.Event()
         self._look = asyncio.Event()
         self._in_flight = 0
+        self._ends: list[End] = []
+        self._ends_in_flight = 0
+        self._names_sweep_ns = names_sweep_ns
+        self._idle: dict[str, Idle] = {}
+        self._sweeps_begun = 0
         self._unsure: dict[str, None] = {}
-        self._passed: dict[str, None] = {}
+        self._passed: dict[str, int] = {}
+        self._kept: dict[str, None] = {}
         self._written: dict[str, None] = {}
         self._deferred: list[Mine] = []
         self._followed: dict[str, None] = {}
         self._tracked: dict[str, None] = {}
+        self._draining = False
         self._stopping = False
 
     async def attach(self) -> None:
@@ -132,7 +159,7 @@ class Ground:
             if not waiter.done():
                 waiter.set_exception(Unknown("bursar is stopping; the claim was not granted here"))
         self._forget_everything()
-        for path in [self.layout.instance(self.me), *(self.layout.busy(id) for id in list(self._held))]:
+        for path in [self.layout.instance(self._node), *(self.layout.busy(id) for id in list(self._held))]:
             try:
                 await self.world.store.delete(path)
             except BursarError:
@@ -189,7 +216,7 @@ class Ground:
 
     async def _enrol(self) -> None:
         store = self.world.store
-        path = self.layout.instance(self.me)
+        path = self.layout.instance(self._node)
         try:
             await store.create(path, ephemeral=True)
         except NodeExistsError:
@@ -234,12 +261,13 @@ class Ground:
         self.mine.clear()
         self._running.clear()
         self.queue = Queue(self._order, self._weights)
-        self.book.views.clear()
+        self.book.forget(list(self.book.views))
         self._written.clear()
         self._deferred.clear()
         self._in_flight = 0
         self._followed.clear()
         self._tracked.clear()
+        self._kept.clear()
 
     async def _wait_for_session(self) -> None:
         while self._session == 0 and not self._stopping:

@@ -1,12 +1,13 @@
 """Where things are in the store. Below `/claims/RESOURCE`:
 
+    names                         the floor: the highest phase of any name that was removed
     names/SHARD/NAME              a Holding: phase, exclusive owner, reservation
     names/SHARD/NAME/S            there while the name is in a shared phase
     names/SHARD/NAME/S/TASK       one sharer
     tasks/SHARD/TASK              a Task
     busy/SHARD/TASK               ephemeral: the instance that looks after the task
     released/SHARD/TASK           a Task that is over, kept for a while
-    instances/INSTANCE            ephemeral: an instance that runs
+    instances/INSTANCE            ephemeral: an instance that runs; INSTANCE+ if it has tasks done
     bell                          set to call instances to look for tasks that nobody looks after
 
 The node of the resource itself holds the epoch: the store cannot know that it was rebuilt, so the
@@ -18,16 +19,25 @@ listing can carry.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from functools import lru_cache
 from hashlib import blake2b
 from urllib.parse import quote
 
 NODE_NAME_MAX = 240
 NODE_NAME_KEPT = 200
+WORKS = "+"
+"""Ends the node of an instance that has tasks done. (Its name ends in its incarnation, a number.)"""
+
+PATHS_KEPT = 1 << 15
+"""Names and tasks whose place is remembered: each is asked for several times in its life."""
+
 NAME_SHARDS = tuple(f"{number:02x}" for number in range(64))
 TASK_SHARDS = tuple(f"{number:02x}" for number in range(16))
 """Fewer: they are listed whenever an instance looks for tasks that nobody looks after."""
 
 
+@lru_cache(PATHS_KEPT)
 def shard_of(name: str, shards: tuple[str, ...]) -> str:
     return shards[blake2b(name.encode(), digest_size=1).digest()[0] % len(shards)]
 
@@ -37,9 +47,9 @@ def task_id(key: str, *, is_claim: bool) -> str:
     return ("ck" if is_claim else "k") + blake2b(key.encode(), digest_size=15).hexdigest()
 
 
-def share_of(id: str, shares: int) -> int:
-    """Which of so many equal shares the task falls into."""
-    return int.from_bytes(blake2b(id.encode(), digest_size=4).digest()) % shares
+def divide(id: str, workers: Sequence[str]) -> str:
+    """Which of them a task falls to. When a worker comes or goes, only what falls to it moves."""
+    return max(workers, key=lambda worker: blake2b(f"{worker}/{id}".encode(), digest_size=8).digest())
 
 
 def is_claim_id(id: str) -> bool:
@@ -47,6 +57,7 @@ def is_claim_id(id: str) -> bool:
     return id.startswith("c")
 
 
+@lru_cache(PATHS_KEPT)
 def node_name(name: str) -> str:
     """A path's slashes and whatever a store refuses are written as %XX: one name, one node. What
     would be too long for a node is cut and ends in a digest of the whole."""
@@ -56,22 +67,34 @@ def node_name(name: str) -> str:
     return encoded.replace(".", "%2E") if encoded in (".", "..") else encoded
 
 
+def instance_node(name: str, *, works: bool) -> str:
+    return node_name(name) + WORKS * works
+
+
+def is_worker(node: str) -> bool:
+    return node.endswith(WORKS)
+
+
 class Layout:
-    """The paths of one resource."""
+    """The paths of one resource. All instances of it must use the same shards."""
+
+    name_shards = NAME_SHARDS
+    task_shards = TASK_SHARDS
 
     def __init__(self, resource: str) -> None:
         self.root = f"/claims/{quote(resource, safe='')}"
         self.bell = f"{self.root}/bell"
         self.instances = f"{self.root}/instances"
+        self.names = f"{self.root}/names"
 
     def folders(self) -> list[str]:
         """Everything that must exist before the first task, parents first."""
-        parents = {"names": NAME_SHARDS, "tasks": TASK_SHARDS, "busy": TASK_SHARDS, "released": TASK_SHARDS}
+        parents = {"names": self.name_shards} | dict.fromkeys(("tasks", "busy", "released"), self.task_shards)
         folders = [self.instances, self.bell, *(f"{self.root}/{kind}" for kind in parents)]
         return folders + [f"{self.root}/{kind}/{shard}" for kind in parents for shard in parents[kind]]
 
     def name(self, name: str) -> str:
-        return f"{self.root}/names/{shard_of(name, NAME_SHARDS)}/{node_name(name)}"
+        return f"{self.names}/{shard_of(name, self.name_shards)}/{node_name(name)}"
 
     def sharers(self, name: str) -> str:
         return f"{self.name(name)}/S"
@@ -80,13 +103,13 @@ class Layout:
         return f"{self.name(name)}/S/{task}"
 
     def task(self, task: str) -> str:
-        return f"{self.root}/tasks/{shard_of(task, TASK_SHARDS)}/{task}"
+        return f"{self.root}/tasks/{shard_of(task, self.task_shards)}/{task}"
 
     def busy(self, task: str) -> str:
-        return f"{self.root}/busy/{shard_of(task, TASK_SHARDS)}/{task}"
+        return f"{self.root}/busy/{shard_of(task, self.task_shards)}/{task}"
 
     def released(self, task: str) -> str:
-        return f"{self.root}/released/{shard_of(task, TASK_SHARDS)}/{task}"
+        return f"{self.root}/released/{shard_of(task, self.task_shards)}/{task}"
 
-    def instance(self, name: str) -> str:
-        return f"{self.instances}/{node_name(name)}"
+    def instance(self, node: str) -> str:
+        return f"{self.instances}/{node}"

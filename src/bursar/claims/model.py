@@ -21,6 +21,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from enum import StrEnum
+from functools import lru_cache
 from typing import Literal
 
 import msgspec
@@ -31,6 +32,8 @@ from bursar.errors import FormatError
 PAYLOAD_MAX_BYTES = 256 * 1024
 RESULT_MAX_BYTES = 64 * 1024
 PRIORITY_MIN, PRIORITY_MAX = -1000, 1000
+NEEDS_KEPT = 2048
+"""Sets of requirements that are remembered as read: each is asked for several times in its life."""
 
 
 class State(StrEnum):
@@ -97,12 +100,17 @@ class Task(msgspec.Struct, frozen=True, kw_only=True, array_like=True):
 
     @property
     def requirements(self) -> Requirements:
-        return tuple(Requirement(name, Mode(mode)) for name, mode in self.needs)
+        return _read_needs(self.needs)
 
     @property
     def idempotency_key(self) -> str:
         """The same for every dispatch of this task: whoever does the work twice can tell."""
         return self.id
+
+
+@lru_cache(NEEDS_KEPT)
+def _read_needs(needs: tuple[tuple[str, str], ...]) -> Requirements:
+    return tuple(Requirement(name, Mode(mode)) for name, mode in needs)
 
 
 class Holding(msgspec.Struct, frozen=True, array_like=True):

@@ -31,7 +31,8 @@ WINDOW = 2048
 """Waiting tasks that count as conflicts of others; those beyond are taken in order of release."""
 
 DEGREE_KEPT = 16
-"""Changes of the queue after which a degree is counted anew."""
+DEGREE_KEPT_SHARE = 64
+"""Changes of the queue after which a degree is counted anew: so many, or this part of those who wait."""
 
 Key = tuple[Any, ...]
 Line = list[tuple[Key, str]]
@@ -74,10 +75,11 @@ class Entry:
     aged: bool = False
     degree: int = 0
     counted: int = -1
+    line_key: Key = ()
 
-    @property
-    def line_key(self) -> Key:
-        return (not self.aged, -self.priority, self.submitted, self.id)
+    def place_in_lines(self) -> None:
+        """Its key in every line: to be called where it may have changed, in no line."""
+        self.line_key = (not self.aged, -self.priority, self.submitted, self.id)
 
 
 Order = Callable[["Queue", Entry], Key]
@@ -128,6 +130,7 @@ class Queue:
         places = tuple((self._place(name), mode is Mode.EXCLUSIVE) for name, mode in needs)
         bit = self._bits.pop() if self._bits else 0
         entry = Entry(id, places, tenant, priority, submitted, bit)
+        entry.place_in_lines()
         for place, exclusive in places:
             if exclusive:
                 place.exclusive_mask |= bit
@@ -161,13 +164,14 @@ class Queue:
         while candidates := self._candidates(stuck):
             candidates.sort(key=lambda entry: self._order(self, entry))
             for entry in candidates:
-                blocker = self._blocker(entry)
-                if blocker is None:
+                found = self._find_blocker(entry)
+                if found is None:
                     return entry.id
+                blocker, exclusive = found
                 if entry.at is blocker:
                     stuck[entry.id] = None
                 else:
-                    self._register(entry, blocker)
+                    self._register(entry, blocker, exclusive)
         self._woken.clear()
         return None
 
@@ -177,10 +181,7 @@ class Queue:
         for place in self._woken.values():
             lines += self._open_lines(place)
         return [
-            self.entries[id]
-            for line in lines
-            for _, id in line[: LOOK_AHEAD + len(stuck)]
-            if id not in stuck
+            self.entries[id] for line in lines for _, id in line[: LOOK_AHEAD + len(stuck)] if id not in stuck
         ]
 
     def _open_lines(self, place: Place) -> list[Line]:
@@ -196,10 +197,13 @@ class Queue:
         entry = self.entries[id]
         return [place.name for place, exclusive in entry.needs if self._blocks(place, exclusive, entry)]
 
-    def _blocker(self, entry: Entry) -> Place | None:
-        for place, exclusive in entry.needs:
-            if self._blocks(place, exclusive, entry):
-                return place
+    def _find_blocker(self, entry: Entry) -> tuple[Place, bool] | None:
+        for pair in entry.needs:
+            place, exclusive = pair
+            if place.owner or (exclusive and place.sharers):
+                return pair
+            if place.reserved and self._blocks(place, exclusive, entry):
+                return pair
         return None
 
     def _blocks(self, place: Place, exclusive: bool, entry: Entry) -> bool:
@@ -211,10 +215,9 @@ class Queue:
             return False
         return exclusive or place.reserved_exclusive
 
-    def _register(self, entry: Entry, place: Place) -> None:
+    def _register(self, entry: Entry, place: Place, exclusive: bool) -> None:
         self._unregister(entry)
-        entry.at = place
-        entry.at_exclusive = next(exclusive for other, exclusive in entry.needs if other is place)
+        entry.at, entry.at_exclusive = place, exclusive
         insort(place.exclusive_line if entry.at_exclusive else place.shared_line, (entry.line_key, entry.id))
         self._touched[place.name] = None
 
@@ -299,6 +302,7 @@ class Queue:
             at, exclusive = entry.at, entry.at_exclusive
             self._unregister(entry)
             entry.aged = True
+            entry.place_in_lines()
             if at is None:
                 insort(self._fresh, (entry.line_key, entry.id))
             else:
@@ -347,7 +351,8 @@ class Queue:
 
     def degree(self, entry: Entry) -> int:
         """How many of the waiting tasks could not run beside this one."""
-        if self._changes - entry.counted >= DEGREE_KEPT or entry.counted < 0:
+        kept = max(DEGREE_KEPT, len(self.entries) // DEGREE_KEPT_SHARE)
+        if self._changes - entry.counted >= kept or entry.counted < 0:
             mask = 0
             for place, exclusive in entry.needs:
                 mask |= place.exclusive_mask | place.shared_mask if exclusive else place.exclusive_mask

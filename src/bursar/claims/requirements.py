@@ -1,9 +1,9 @@
 """What a task needs: names, each shared or exclusive; paths, parts, and templates.
 
-    "vm-7:E, host-1:S"                        two names; a name without :S or :E is exclusive
-    "dc-1/host-1/vm-7:E"       (paths = true) the whole path is the name; dc-1 and dc-1/host-1 shared
-    "vm-7#power:E"                            a part of vm-7: takes vm-7 shared, so that whoever takes
-                                              the whole exclusively is kept away, and other parts not
+"vm-7:E, host-1:S"                        two names; a name without :S or :E is exclusive
+"dc-1/host-1/vm-7:E"       (paths = true) the whole path is the name; dc-1 and dc-1/host-1 shared
+"vm-7#power:E"                            a part of vm-7: takes vm-7 shared, so that whoever takes
+                                          the whole exclusively is kept away, and other parts not
 """
 
 from __future__ import annotations
@@ -39,9 +39,7 @@ Requirements = tuple[Requirement, ...]
 def conflicts(one: Requirements, other: Requirements) -> bool:
     """Whether two tasks may not hold their sets at the same time (section 2.1)."""
     modes = dict(one)
-    return any(
-        name in modes and Mode.EXCLUSIVE in (mode, modes[name]) for name, mode in other
-    )
+    return any(name in modes and Mode.EXCLUSIVE in (mode, modes[name]) for name, mode in other)
 
 
 def parse(texts: str | Iterable[str], *, paths: bool = False) -> Requirements:
@@ -114,8 +112,8 @@ _TERM = re.compile(r"\s*([A-Za-z_][\w-]*)\s*(?:\(\s*(.*?)\s*\))?\s*\Z")
 class Template:
     """What an operation needs, with names still to be looked up (section 3.2.1):
 
-        power_on = Template("{dc(vm)}:S, {cluster(vm)}:S, {host(vm)}:S, {vm}:E")
-        power_on.fill(inventory.lookup, vm="vm-1")
+    power_on = Template("{dc(vm)}:S, {cluster(vm)}:S, {host(vm)}:S, {vm}:E")
+    power_on.fill(inventory.lookup, vm="vm-1")
     """
 
     def __init__(self, text: str) -> None:
@@ -141,7 +139,14 @@ def _parse_term(term: str) -> tuple[str, str | None]:
 def _resolve(term: str, lookup: Lookup, names: Mapping[str, str]) -> str:
     relation, inner = _parse_term(term)
     if inner is not None:
-        return lookup(relation, _resolve(inner, lookup, names))
+        return _check_filled(lookup(relation, _resolve(inner, lookup, names)))
     if relation not in names:
         raise UsageError(f"the template needs {relation!r}: fill(lookup, {relation}=...)")
-    return names[relation]
+    return _check_filled(names[relation])
+
+
+def _check_filled(name: str) -> str:
+    """What is filled in is one name: it cannot add others, nor say how they are taken."""
+    if "," in name or ":" in name:
+        raise UsageError(f"{name[:60]!r} cannot be filled into a template: a name has no comma or colon")
+    return name

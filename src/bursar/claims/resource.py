@@ -312,5 +312,3 @@ def check_priority(priority: object) -> int:
     if not isinstance(priority, int) or not PRIORITY_MIN <= priority <= PRIORITY_MAX:
         raise UsageError(f"priority is a number from {PRIORITY_MIN} to {PRIORITY_MAX}, not {priority!r}")
     return priority
-
-

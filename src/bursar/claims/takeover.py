@@ -12,13 +12,14 @@ from bursar.claims.ground import (
     Lost,
     Mine,
 )
-from bursar.claims.layout import TASK_SHARDS, is_claim_id, node_name, share_of
+from bursar.claims.layout import divide, is_claim_id, is_worker
 from bursar.claims.model import State, Task
 from bursar.errors import (
     FormatError,
     SessionExpiredError,
     StoreUnknownError,
 )
+from bursar.world import Delete
 
 
 class Takeover(Granting):
@@ -45,38 +46,89 @@ class Takeover(Granting):
                 await self.world.clock.sleep(RETRY_NS)
 
     async def _take_over(self, generation: int) -> None:
-        store, layout = self.world.store, self.layout
-        self._instances = await store.children(layout.instances)
+        store = self.world.store
+        known, self._instances = self._instances, await store.children(self.layout.instances)
         self._others = max(0, len(self._instances) - 1)
         await store.sync()
+        await self._hand_over(known)
         await self._settle_unsure(generation)
-        tasks, busy = [
-            await asyncio.gather(*(store.children(f"{layout.root}/{kind}/{shard}") for shard in TASK_SHARDS))
-            for kind in ("tasks", "busy")
-        ]
-        found = []
-        for ids, marked in zip(tasks, busy, strict=True):
-            taken = set(marked)
-            found += [id for id in ids if id not in taken and id not in self.mine and self._minds(id)]
-        found = self._divide(found)
+        found = self._divide(await self._find_unmarked())
         for first in range(0, len(found), TAKE_AT_ONCE):
-            if generation != self._generation:
-                return
+            if generation != self._generation or (first and self._look.is_set()):
+                return  # others may have come or gone: divide anew
             await self._take(found[first : first + TAKE_AT_ONCE], generation)
+
+    async def _find_unmarked(self) -> list[str]:
+        """Tasks that nobody looks after. Marks are listed only where there are others' tasks."""
+        tasks = await self._list("tasks", self.layout.task_shards)
+        others = {
+            shard: wanted
+            for shard, ids in tasks.items()
+            if (wanted := [id for id in ids if id not in self.mine and self._minds(id)])
+        }
+        marks = await self._list("busy", tuple(others))
+        return [id for shard, ids in others.items() for id in ids if id not in marks[shard]]
+
+    async def _list(self, kind: str, shards: tuple[str, ...]) -> dict[str, dict[str, None]]:
+        folders = [f"{self.layout.root}/{kind}/{shard}" for shard in shards]
+        listed = await asyncio.gather(*(self.world.store.children(folder) for folder in folders))
+        return {shard: dict.fromkeys(ids) for shard, ids in zip(shards, listed, strict=True)}
 
     def _divide(self, found: list[str]) -> list[str]:
         """Instances that look at the same moment do not grab at the same tasks: each takes its share
-        at once, and what another has not taken by the next look."""
-        mine = node_name(self.me)
-        if mine not in self._instances or not self._others:
-            return found
-        place, count = self._instances.index(mine), len(self._instances)
-        taken = [id for id in found if id in self._passed or share_of(id, count) == place]
-        chosen = set(taken)
-        self._passed = dict.fromkeys(id for id in found if id not in chosen)
-        if self._passed:
+        at once, and keeps what another has not taken for a while."""
+        now_ns = self.world.clock.now()
+        since = {id: self._passed.get(id, now_ns) for id in found}
+        own = [id for id in found if self._falls_to(id) == self._node]
+        self._kept.update(dict.fromkeys(id for id in found if now_ns - since[id] >= LOOK_AGAIN_NS))
+        chosen = dict.fromkeys([*own, *(id for id in found if id in self._kept)])
+        waited, self._passed = self._passed, {id: since[id] for id in found if id not in chosen}
+        if any(id not in waited for id in self._passed):
             self._spawn(self._look_later(), "look")
-        return taken
+        return list(chosen)
+
+    def _falls_to(self, id: str) -> str:
+        """A claim whose process is gone to any instance, a task to one that can have it done."""
+        among = self._instances if is_claim_id(id) else self._workers()
+        return divide(id, among) if among else self._node
+
+    def _workers(self) -> list[str]:
+        return [
+            node
+            for node in self._instances
+            if is_worker(node) and not (self._draining and node == self._node)
+        ]
+
+    async def _hand_over(self, known: list[str]) -> None:
+        """Whoever is there gets its share of what waits, also of what another took or was given
+        before it came."""
+        workers = self._workers()
+        self._kept = {id: None for id in self._kept if id in self.mine}
+        if not set(workers) <= set(known):
+            self._kept.clear()
+            self._spawn(self._look_later(), "look")  # for those that are on their way into the queue
+        leaving = [
+            id
+            for id in self.queue.entries
+            if id not in self._kept and self._may_leave(self.mine[id]) and self._falls_to(id) != self._node
+        ]
+        for first in range(0, len(leaving), TAKE_AT_ONCE):
+            await self._unmark_all(leaving[first : first + TAKE_AT_ONCE])
+        if leaving:
+            await self.world.store.set(self.layout.bell, b"")
+
+    def _may_leave(self, mine: Mine) -> bool:
+        return not mine.task.is_claim and mine.version is not None and not mine.granting
+
+    async def _unmark_all(self, ids: list[str]) -> None:
+        ids = [id for id in ids if id in self.queue.entries]
+        for id in ids:
+            self._drop(id)
+        try:
+            await self.world.store.transact([Delete(self.layout.busy(id)) for id in ids])
+            self._count("handed_over")
+        except (*Lost, StoreUnknownError):
+            self._unsure.update(dict.fromkeys(ids))  # its next look finds whose they are
 
     async def _look_later(self) -> None:
         await self.world.clock.sleep(LOOK_AGAIN_NS)
@@ -84,7 +136,7 @@ class Takeover(Granting):
 
     def _minds(self, id: str) -> bool:
         """Without a tracker nothing can be done here: tasks are left to instances that have one."""
-        return self._tracker is not None or is_claim_id(id)
+        return is_claim_id(id) or (self._tracker is not None and not self._draining)
 
     async def _settle_unsure(self, generation: int) -> None:
         """Tasks that may bear this session's mark without being looked after: the reply was lost."""

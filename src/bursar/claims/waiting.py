@@ -101,9 +101,15 @@ class Waiting(Ground):
         if len(self.book.views) > VIEWS_MAX:
             self.book.forget([name for name in list(self.book.views) if name not in self.queue.places])
         generation = self._generation
+        if not self.book.is_floor_sure:
+            found = await self.desk.read_floor()
+            if generation != self._generation:
+                return
+            self.book.stand_on(found)
+        floor = self.book.floor
         views = await self.desk.read_names(names)
-        if generation != self._generation:
-            return
+        if generation != self._generation or floor != self.book.floor:
+            return  # read at another time than is believed in now: whoever needs them reads again
         for name, view in views.items():
             self._see(name, view)
         self._kick.set()
@@ -180,10 +186,11 @@ class Waiting(Ground):
         try:
             operations, draft = plan() if name in self.book.views else ([], self.book.draft())
             if operations:
-                await self.world.store.transact(operations)
+                await self.world.store.transact([self.book.check_floor(draft), *operations])
                 self.book.confirm(draft, self.world.clock.now())
         except (*Lost, StoreUnknownError):
             self._count("races_lost")
+            self.book.forget([name])
         if generation == self._generation:
             await self._refresh([name])
 

@@ -16,6 +16,7 @@ from bursar.errors import UsageError
 if TYPE_CHECKING:
     from bursar.claims.model import Task
     from bursar.claims.resource import ClaimResource
+    from bursar.policy import ClaimPolicy, Policy
 
 PolicyFile = Annotated[Path, typer.Option("--policy", help="The policy file, for its store.")]
 ResourceName = Annotated[str | None, typer.Option("--resource", help="Which one, if there are several.")]
@@ -30,22 +31,30 @@ def register(app: typer.Typer) -> None:
     app.add_typer(group, name="tasks")
 
 
+def choose_claim(policy: Policy, resource: str | None) -> ClaimPolicy:
+    """The resource of kind claim with that name, or the only one."""
+    from bursar.policy import ClaimPolicy
+
+    claims = {name: found for name, found in policy.resources.items() if isinstance(found, ClaimPolicy)}
+    name = resource or (next(iter(claims)) if len(claims) == 1 else "")
+    if name not in claims:
+        listed = ", ".join(claims) or "none"
+        raise UsageError(f"say which resource of kind claim with --resource; {policy.source} has {listed}")
+    return claims[name]
+
+
 @asynccontextmanager
 async def visiting(policy: Path, resource: str | None) -> AsyncIterator[ClaimResource]:
     """The claim resource of a policy, to look at and to change, without taking part in its work."""
     from bursar.claims.resource import open_resource
-    from bursar.policy import ClaimPolicy, load
+    from bursar.policy import load
     from bursar.runtime.world import open_world
 
     loaded = load(policy)
-    claims = {name: found for name, found in loaded.resources.items() if isinstance(found, ClaimPolicy)}
-    name = resource or (next(iter(claims)) if len(claims) == 1 else "")
-    if name not in claims:
-        listed = ", ".join(claims) or "none"
-        raise UsageError(f"say which resource of kind claim with --resource; {policy} has {listed}")
+    terms = choose_claim(loaded, resource)
     world = await open_world("visitor", store=loaded.store)
     try:
-        found: ClaimResource = open_resource(world, name, claims[name])
+        found: ClaimResource = open_resource(world, terms.name, terms)
         await found.instance.attach()
         yield found
     finally:

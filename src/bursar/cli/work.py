@@ -8,11 +8,18 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from bursar.cli.exits import EXIT_CODES
-from bursar.cli.tasks import DEFAULT_POLICY, PolicyFile, ResourceName
+from bursar.cli.tasks import ResourceName, choose_claim
 from bursar.errors import UsageError
+from bursar.world import SECOND_NS
+
+DRAIN_NS = 30 * SECOND_NS
 
 if TYPE_CHECKING:
-    from bursar.claims.app import TaskApp
+    import asyncio
+
+    from bursar.claims.app import Functions
+    from bursar.policy import Policy
+    from bursar.runtime.client import Bursar
 
 
 def register(app: typer.Typer) -> None:
@@ -20,28 +27,41 @@ def register(app: typer.Typer) -> None:
 
 
 def work(
-    app: Annotated[str, typer.Argument(metavar="MODULE:APP", help="The TaskApp.", show_default=False)],
-    policy: PolicyFile = DEFAULT_POLICY,
+    app: Annotated[str, typer.Argument(metavar="MODULE:APP", help="The Bursar.", show_default=False)],
+    policy: Annotated[
+        Path | None, typer.Option("--policy", help="Another policy file than the app's own.")
+    ] = None,
     resource: ResourceName = None,
-    name: Annotated[str, typer.Option(help="This worker's name.")] = "worker",
+    name: Annotated[
+        str | None, typer.Option(help="This worker's name, its own (else made of host and process).")
+    ] = None,
     at_once: Annotated[int, typer.Option(min=1, help="Tasks at a time.")] = 32,
 ) -> None:
     """Run tasks as they are granted, until stopped.
 
-    Any number of workers share the queue of one resource.
+    Told to stop (Ctrl-C, SIGTERM) it begins no more and finishes what it began, for 30 seconds.
+    APP is a `bursar.Bursar("policy.toml")` with functions under `@app.task`. Any number of workers
+    share the queue of one resource.
 
-    Example: bursar work shop.tasks:app --policy policy.toml --name worker-1
+    Example: bursar work shop.tasks:app --name worker-1
     """
     import asyncio
+    import os
+    import socket
 
-    asyncio.run(_work(find_app(app), policy, resource, name, at_once))
+    from bursar.policy import load
+
+    found = find_app(app)
+    terms = found.load_policy() if policy is None else load(policy)
+    called = name or f"{socket.gethostname()}-{os.getpid()}"
+    asyncio.run(_work(found.functions, terms, resource, called, at_once))
 
 
-def find_app(where: str) -> TaskApp:
+def find_app(where: str) -> Bursar:
     import sys
     from importlib import import_module
 
-    from bursar.claims.app import TaskApp
+    from bursar.runtime.client import Bursar
 
     module_name, colon, attribute = where.partition(":")
     if not colon:
@@ -51,37 +71,53 @@ def find_app(where: str) -> TaskApp:
         found = getattr(import_module(module_name), attribute)
     except (ImportError, AttributeError) as error:
         raise UsageError(f"{where!r} cannot be loaded: {error}") from error
-    if not isinstance(found, TaskApp):
-        raise UsageError(f"{where!r} is no TaskApp")
+    if not isinstance(found, Bursar):
+        raise UsageError(f'{where!r} is no Bursar: write {attribute} = bursar.Bursar("policy.toml")')
+    if not found.functions.names:
+        raise UsageError(f"{where!r} has no tasks: declare some with @{attribute}.task(needs=...)")
     return found
 
 
-async def _work(app: TaskApp, policy: Path, resource: str | None, name: str, at_once: int) -> None:
+async def _work(functions: Functions, policy: Policy, resource: str | None, name: str, at_once: int) -> None:
+    import asyncio
+    import signal
+
     from bursar.claims.courier import Instance
     from bursar.claims.tracker import InProcessTracker
-    from bursar.policy import ClaimPolicy, load
     from bursar.runtime.world import open_world
 
-    loaded = load(policy)
-    claims = {key: found for key, found in loaded.resources.items() if isinstance(found, ClaimPolicy)}
-    chosen = resource or (next(iter(claims)) if len(claims) == 1 else "")
-    if chosen not in claims:
-        raise UsageError(f"say which resource of kind claim with --resource; {policy} has {list(claims)}")
-    terms = claims[chosen]
-    world = await open_world(name, store=loaded.store, session_timeout_ns=loaded.daemon.session_timeout_ns)
+    terms = choose_claim(policy, resource)
+    timeout_ns = policy.daemon.session_timeout_ns
+    world = await open_world(name, store=policy.store, session_timeout_ns=timeout_ns)
     instance = Instance(
         world,
-        chosen,
+        terms.name,
         dead_holder=terms.dead_holder,
         aging_ns=terms.aging_ns,
         weights={tenant: found.weight for tenant, found in terms.tenants.items()},
-        tracker=InProcessTracker(app.work),
+        tracker=InProcessTracker(functions.work),
         running_max=at_once,
     )
     await instance.start()
-    typer.echo(f"{name} works on {chosen}: {', '.join(app.names)}")
+    typer.echo(f"{name} works on {terms.name}: {', '.join(functions.names)}")
+    stopping = asyncio.Event()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        asyncio.get_running_loop().add_signal_handler(number, stopping.set)
     try:
-        raise await world.failure
+        await _until(stopping, world.failure)
+        typer.echo(f"{name} takes no more tasks and finishes {instance.stop_taking()}")
+        await instance.drain(DRAIN_NS)
     finally:
         await instance.stop()
         await world.close()
+
+
+async def _until(stopping: asyncio.Event, failure: asyncio.Future[BaseException]) -> None:
+    """Raises what made the node fail."""
+    import asyncio
+
+    told = asyncio.ensure_future(stopping.wait())
+    await asyncio.wait((told, failure), return_when=asyncio.FIRST_COMPLETED)
+    told.cancel()
+    if failure.done():
+        raise failure.result()

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import os
 import secrets
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 from urllib.parse import urlsplit
 
 from bursar.errors import NetworkError, UsageError
@@ -20,6 +20,10 @@ from bursar.runtime.remote import PEER, Connection, RemoteResource
 from bursar.runtime.routes import Address
 from bursar.runtime.tls import check_client_address
 from bursar.world import SECOND_NS
+
+if TYPE_CHECKING:
+    from bursar.claims.app import Function, Functions
+    from bursar.claims.requirements import Lookup
 
 SCHEME = "bursar://"
 PORT = 7070
@@ -36,11 +40,50 @@ class Backend(Protocol):
 
 
 class Bursar:
-    """The resources of a policy. Use it in `async with`, or close it."""
+    """The resources of a policy file, decided in this process; or, for "bursar://host:7070", those
+    of a daemon there. Use it in `async with`, or connect and close it; tasks can be declared before.
 
-    def __init__(self, backend: Backend, source: str) -> None:
-        self._backend = backend
-        self._source = source
+    With `tls` the client shows its certificate, and `name` must be a name in it; the daemon's
+    certificate must have the host of the address. `token` is the daemon's, if it wants one
+    (otherwise the environment's BURSAR_TOKEN)."""
+
+    def __init__(
+        self,
+        target: str | os.PathLike[str] | Policy,
+        *,
+        name: str | None = None,
+        tls: Tls | None = None,
+        token: str | None = None,
+        timeout: float = CONNECT_TIMEOUT_S,
+    ) -> None:
+        self.target = target
+        self._source = target.source if isinstance(target, Policy) else str(target)
+        self._remote = (name, tls, token, timeout)
+        self._connected: Backend | None = None
+        self._functions: Functions | None = None
+
+    async def connect(self) -> Bursar:
+        """Raises PolicyError, UsageError, NetworkError. Connecting again does nothing."""
+        if self._connected is None:
+            if isinstance(self.target, str) and "://" in self.target:
+                self._connected = await _connect_remote(self.target, *self._remote)
+            else:
+                self._connected = await Host.open(self.load_policy())
+        return self
+
+    def load_policy(self) -> Policy:
+        """The policy that this was made with, read now. Raises PolicyError, UsageError."""
+        if isinstance(self.target, Policy):
+            return self.target
+        if isinstance(self.target, str) and "://" in self.target:
+            raise UsageError(f"{self.target} is a daemon; give the policy file itself")
+        return load(Path(self.target))
+
+    @property
+    def _backend(self) -> Backend:
+        if self._connected is None:
+            raise UsageError(f"not connected to {self._source}: use `async with` or `await b.connect()`")
+        return self._connected
 
     @property
     def resources(self) -> tuple[str, ...]:
@@ -66,6 +109,48 @@ class Bursar:
             raise UsageError(f"{found.name} is of kind {found.kind}; names are claimed from kind claim")
         acquisition: Acquisition = claim(names, tenant, wait=wait, key=key)
         return acquisition
+
+    @property
+    def functions(self) -> Functions:
+        """The tasks declared with `task`."""
+        if self._functions is None:
+            from bursar.claims.app import Functions
+
+            self._functions = Functions()
+        return self._functions
+
+    def task(
+        self, *, needs: str, lookup: Lookup | None = None, name: str | None = None
+    ) -> Callable[[Function], Function]:
+        """Declare an async function as a task: a call of it runs, in some `bursar work`, when the
+        names that it needs are granted. `needs` is a template over its arguments
+        ("{host(vm)}:S, {vm}:E"); `lookup("host", "vm-7")` answers for the host of vm-7."""
+
+        def register(function: Function) -> Function:
+            self.functions.register(function, needs, lookup, name)
+            return function
+
+        return register
+
+    async def submit(
+        self,
+        function: Function | str,
+        *,
+        tenant: str,
+        key: str | None = None,
+        priority: int = 0,
+        deadline: float | None = None,
+        resource: str | None = None,
+        **arguments: Any,
+    ) -> str:
+        """Put a call of a task in the queue and return its id. The same key is the same call, once,
+        also after it is over; `deadline`: seconds after which it is no longer to be begun."""
+        found: Any = self.resource(resource or self._find_claim())
+        if isinstance(found, RemoteResource) or found.kind != "claim":
+            raise UsageError(f"{found.name}: tasks go to a resource of kind claim, through its policy file")
+        return await self.functions.submit(
+            found, function, arguments, tenant=tenant, key=key, priority=priority, deadline=deadline
+        )
 
     def _find_claim(self) -> str:
         claims = [name for name, found in self._backend.resources.items() if found.kind == "claim"]
@@ -94,10 +179,13 @@ class Bursar:
         return dict(found.fallback.counts) if isinstance(found, RemoteResource) else {}
 
     async def close(self) -> None:
-        await self._backend.close()
+        """Closing again does nothing."""
+        if self._connected is not None:
+            connected, self._connected = self._connected, None
+            await connected.close()
 
     async def __aenter__(self) -> Bursar:
-        return self
+        return await self.connect()
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
@@ -105,7 +193,8 @@ class Bursar:
         await self.close()
 
     def __repr__(self) -> str:
-        return f"<Bursar {self._source}: {', '.join(self.resources)}>"
+        named = "not connected" if self._connected is None else ", ".join(self.resources)
+        return f"<Bursar {self._source}: {named}>"
 
 
 async def connect(
@@ -116,21 +205,13 @@ async def connect(
     token: str | None = None,
     timeout: float = CONNECT_TIMEOUT_S,
 ) -> Bursar:
-    """The resources of a policy file, decided in this process; or, for "bursar://host:7070", those
-    of a daemon there.
-
-    With `tls` the client shows its certificate, and `name` must be a name in it; the daemon's
-    certificate must have the host of the address. `token` is the daemon's, if it wants one
-    (otherwise the environment's BURSAR_TOKEN). Raises PolicyError, UsageError, NetworkError."""
-    if isinstance(target, str) and "://" in target:
-        return await _connect_remote(target, name, tls, token, timeout)
-    policy = target if isinstance(target, Policy) else load(Path(target))
-    return Bursar(await Host.open(policy), policy.source)
+    """A `Bursar`, connected. Raises PolicyError, UsageError, NetworkError."""
+    return await Bursar(target, name=name, tls=tls, token=token, timeout=timeout).connect()
 
 
 async def _connect_remote(
     url: str, name: str | None, tls: Tls | None, token: str | None, timeout: float
-) -> Bursar:
+) -> Connection:
     address = read_url(url)
     check_client_address(address.host, str(address), tls)
     if tls is not None and name is None:
@@ -149,7 +230,7 @@ async def _connect_remote(
     except BaseException:
         await connection.close()
         raise
-    return Bursar(connection, url)
+    return connection
 
 
 def read_url(url: str) -> Address:

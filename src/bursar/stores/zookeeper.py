@@ -16,7 +16,9 @@ from __future__ import annotations
 
 import asyncio
 import ssl
+from base64 import b64encode
 from collections.abc import Sequence
+from hashlib import sha1
 from pathlib import Path
 from typing import Any
 from urllib.parse import SplitResult, parse_qsl, unquote
@@ -44,7 +46,7 @@ class ZookeeperStore(Shorthand):
         self._chroot = chroot
         self._clock = clock
         self._timeout_ns = timeout_ns
-        self._acl = wire.access("auth", "") if ensemble.auth else wire.access("world", "anyone")
+        self._acl = _make_access(ensemble.auth)
         self._link = Link(ensemble, clock, timeout_ns)
         self._watches: dict[str, dict[FlagWatch, None]] = {}
 
@@ -271,6 +273,16 @@ def _read_revision(body: bytes, offset: int, revision: int) -> int:
 
 def _read_nothing(body: bytes, offset: int, revision: int) -> None:
     return None
+
+
+def _make_access(auth: str | None) -> bytes:
+    """For the user alone. (ZooKeeper's "auth" would admit every identity of the session, and with
+    it whoever shows the same certificate.)"""
+    if auth is None:
+        return wire.access("world", "anyone")
+    user = auth.partition(":")[0]
+    digest = b64encode(sha1(auth.encode(), usedforsecurity=False).digest()).decode()
+    return wire.access("digest", f"{user}:{digest}")
 
 
 # Addresses

@@ -85,6 +85,7 @@ class Link:
         self._clock = clock
         self._password = bytes(wire.PASSWORD_BYTES)
         self._wire: Wire | None = None
+        self._why_not = "not tried"
         self._waiting: deque[Request] = deque()
         self._xid = 0
         self._last_sent_ns = 0
@@ -100,7 +101,8 @@ class Link:
         except TimeoutError as error:
             self.closed = True
             raise StoreError(
-                f"no ZooKeeper server answers at {self._ensemble}: is it running, and is this the address?"
+                f"no ZooKeeper server answers at {self._ensemble} ({self._why_not}): "
+                "is it running, and is this the address?"
             ) from error
         self._keeper = asyncio.get_running_loop().create_task(self._keep(), name="zookeeper.keeper")
 
@@ -176,7 +178,8 @@ class Link:
                 timeout_ms = max(1, self.timeout_ns // MILLISECOND_NS)
                 connection.write(wire.connect(self.revision, timeout_ms, self.session, self._password))
                 connected = wire.read_connected(await connection.greeting)
-        except (OSError, TimeoutError, FormatError, StoreError):
+        except (OSError, TimeoutError, FormatError, StoreError) as error:
+            self._why_not = str(error) or "no answer in time"
             connection.drop()
             return False
         self._begin(connection, connected, sent_ns)

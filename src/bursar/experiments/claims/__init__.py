@@ -11,10 +11,13 @@ from typing import Any
 from bursar.benchmarks.zookeeper_server import ZookeeperServers
 from bursar.claims.queue import conflict_order, release_order
 from bursar.experiments.claims import figures
-from bursar.experiments.claims.live import run_live, run_workers
+from bursar.experiments.claims.live import run_live
+from bursar.experiments.claims.multiple import availability, scalability
 from bursar.experiments.claims.simulation import run_fifo_locks, run_lock_server, run_queue
-from bursar.experiments.claims.statistics import anova, fit_line, tukey
-from bursar.experiments.claims.workloads import Job, draw_hierarchy, draw_rectangles, draw_shared
+from bursar.experiments.claims.statistics import anova, tukey
+from bursar.experiments.claims.workloads import Job, draw_hierarchy, draw_rectangles
+
+__all__ = ["availability", "hierarchical", "rectangular", "scalability"]
 
 Findings = dict[str, Any]
 Row = dict[str, Any]
@@ -72,9 +75,7 @@ def rectangular(out: Path, quick: bool) -> Findings:
 
 def _ratios(rows: list[Row], size: int) -> Row:
     return {"size": size} | {
-        design: averages.mean(
-            row["ratio"] for row in rows if row["size"] == size and row["design"] == design
-        )
+        design: averages.mean(row["ratio"] for row in rows if row["size"] == size and row["design"] == design)
         for design in DESIGNS
     }
 
@@ -146,78 +147,3 @@ def _pair_ratios(rows: list[Row]) -> list[Row]:
         for (size, number, design), seconds in found.items()
         if design == "thesis"
     ]
-
-
-def availability(out: Path, quick: bool) -> Findings:
-    """Section 5.4: instances killed with kill -9 at growing rates, on real ZooKeeper."""
-    tasks = 400 if quick else 5000
-    rates = (0.0, 0.5, 1.0) if quick else (0.0, 0.05, 0.08, 0.1, 0.2, 0.4, 0.6, 0.8, 1.0)
-    rows: list[Row] = []
-    with ZookeeperServers(1) as servers:
-        for repeat in range(1 if quick else 3):
-            for rate in rates:
-                found = asyncio.run(
-                    run_workers(
-                        servers,
-                        draw_shared(tasks, 10),
-                        instances=3,
-                        duration=1.0,
-                        crash_rate=rate,
-                        chroot=f"/availability-{repeat}-{int(rate * 100)}",
-                    )
-                )
-                rows.append({"rate": rate, "repeat": repeat, **found})
-    line = fit_line([row["rate"] for row in rows], [row["seconds"] for row in rows])
-    per_crash = line["slope"] / line["intercept"]
-    figures.draw_availability(out, rows, line)
-    findings: Findings = {
-        "table": rows,
-        "line": line,
-        "seconds_per_crash": per_crash,
-        "thesis": {"seconds per crash": 0.881, "line": "85.03 c + 96.50"},
-        "task_seconds": 1.0,
-        "ok": all(row["completed"] == tasks for row in rows),
-    }
-    if len(rows) > len(rates):
-        findings["anova"] = anova(rows, "seconds", ("rate",))
-        findings["tukey"] = tukey(rows, "seconds", "rate")
-    findings["table"] = [*rows, {"rate": "fit", "seconds": line["intercept"], "crashes": line["r2"]}]
-    return findings
-
-
-COMBINATIONS = ((100, 1), (100, 10), (100, 100), (1000, 1), (1000, 10), (10_000, 1))
-"""(tasks, resources) of section 5.5.1."""
-
-
-def scalability(out: Path, quick: bool) -> Findings:
-    """Section 5.5: more servers, instances, tasks and resources; what the system itself costs."""
-    combinations = COMBINATIONS[:2] if quick else COMBINATIONS
-    rows: list[Row] = []
-    for servers_count in (1, 3) if quick else (1, 3, 5):
-        with ZookeeperServers(servers_count) as servers:
-            for instances in (1, 3) if quick else (1, 3, 5):
-                for tasks, resources in combinations:
-                    for repeat in range(1 if quick else 3):
-                        found = asyncio.run(
-                            run_workers(
-                                servers,
-                                draw_shared(tasks, resources),
-                                instances=instances,
-                                duration=0.1,
-                                running_max=100_000,
-                                chroot=f"/scalability-{instances}-{tasks}-{resources}-{repeat}",
-                            )
-                        )
-                        rows.append(
-                            {
-                                "servers": servers_count, "instances": instances, "tasks": tasks,
-                                "resources": resources, "seconds": found["seconds"],
-                            }
-                        )  # fmt: skip
-    figures.draw_scalability(out, rows)
-    findings: Findings = {"table": rows, "task_seconds": 0.1}
-    if not quick:
-        factors = ("servers", "instances", "tasks", "resources")
-        findings["anova"] = anova(rows, "seconds", factors)
-        findings["tukey"] = {factor: tukey(rows, "seconds", factor) for factor in factors}
-    return findings

@@ -16,7 +16,7 @@ from pathlib import Path
 from bursar.benchmarks.zookeeper_server import ZookeeperServers
 from bursar.claims.book import ClaimBook
 from bursar.claims.courier import Instance, new_task
-from bursar.claims.layout import TASK_SHARDS, Layout
+from bursar.claims.layout import Layout
 from bursar.claims.model import Task, decode_task
 from bursar.claims.queue import Order
 from bursar.claims.tracker import Dispatch, InProcessTracker, Progress, Report
@@ -76,9 +76,7 @@ async def run_live(
 
     async def release(number: int) -> None:
         await asyncio.sleep(max(0.0, jobs[number].released * scale - (time.monotonic() - began)))
-        task = new_task(
-            id=f"j{number:06d}", tenant="t", needs=jobs[number].needs, submitted=time.time_ns()
-        )
+        task = new_task(id=f"j{number:06d}", tenant="t", needs=jobs[number].needs, submitted=time.time_ns())
         await instance.submit(task)
 
     await asyncio.gather(*(release(number) for number in range(len(jobs))))
@@ -108,15 +106,22 @@ async def submit_all(store: Store, jobs: Sequence[Job]) -> list[str]:
     return ids
 
 
-async def read_ends(store: Store) -> dict[str, Task]:
+async def read_ends(store: Store) -> dict[str, tuple[Task, int]]:
+    """Every task that is over, and how often its end was changed after it was recorded."""
     layout = Layout(RESOURCE)
     ended = {}
-    for shard in TASK_SHARDS:
+    for shard in Layout.task_shards:
         folder = f"{layout.root}/released/{shard}"
         for id in await store.children(folder):
-            data, _ = await store.get(f"{folder}/{id}")
-            ended[id] = decode_task(id, data)
+            data, stat = await store.get(f"{folder}/{id}")
+            ended[id] = decode_task(id, data), stat.version
     return ended
+
+
+async def count_left(store: Store) -> int:
+    """Tasks that are not over."""
+    folders = [f"{Layout(RESOURCE).root}/tasks/{shard}" for shard in Layout.task_shards]
+    return sum([len(await store.children(folder)) for folder in folders])
 
 
 class Workers:
@@ -171,18 +176,21 @@ async def run_workers(
         try:
             crashes = await _wait_until_done(store, len(jobs), workers, instances, crash_rate, began)
             elapsed = time.monotonic() - began
-            ends = await read_ends(store)
+            ends, left = await read_ends(store), await count_left(store)
         finally:
             workers.stop()
             await store.close()
-    wrong = [id for id, task in ends.items() if task.outcome != "ok"]
-    if wrong or len(ends) != len(jobs):
-        raise BursarError(f"{len(ends)} of {len(jobs)} tasks have an end, {len(wrong)} of them not ok")
+    wrong = [id for id, (task, _) in ends.items() if task.outcome != "ok"]
+    if wrong or left or len(ends) != len(jobs):
+        raise BursarError(
+            f"{len(ends)} of {len(jobs)} tasks have an end, {len(wrong)} of them not ok; {left} are left"
+        )
     return {
         "seconds": elapsed,
         "crashes": crashes,
         "completed": len(ends),
-        "attempts": sum(task.attempt for task in ends.values()),
+        "attempts": sum(task.attempt for task, _ in ends.values()),
+        "recorded_twice": sum(changes > 0 for _, changes in ends.values()),
     }
 
 
@@ -195,12 +203,10 @@ async def _wait_until_done(
         if crash_rate and time.monotonic() - began >= (crashes + 1) / crash_rate:
             workers.kill(crashes % instances)
             crashes += 1
-        folders = [f"{layout.root}/released/{shard}" for shard in TASK_SHARDS]
+        folders = [f"{layout.root}/released/{shard}" for shard in Layout.task_shards]
         stats = await asyncio.gather(*(store.exists(folder) for folder in folders))
         if sum(stat.children for stat in stats if stat is not None) >= tasks:
             return crashes
         if time.monotonic() - began > PATIENCE_S:
             raise BursarError(f"the tasks were not done within {PATIENCE_S} s")
         await asyncio.sleep(0.05)
-
-

@@ -16,9 +16,7 @@ async def main() -> None:
     name, url, directory, seconds, running_max = sys.argv[1:]
     world = await open_world(name, store=url, session_timeout_ns=SESSION_NS)
     tracker = OutsideTracker(Path(directory), int(float(seconds) * SECOND_NS))
-    instance = Instance(
-        world, RESOURCE, dead_holder="requeue", tracker=tracker, running_max=int(running_max)
-    )
+    instance = Instance(world, RESOURCE, dead_holder="requeue", tracker=tracker, running_max=int(running_max))
     await instance.start()
     await world.failure
 

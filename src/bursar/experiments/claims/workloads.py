@@ -32,9 +32,7 @@ def draw_rectangles(
         for start, width, at, duration in _fill_rest(chance, cells, length, longest, resources):
             starts = begin + at
             released = chance.uniform(0, starts) if starts else 0.0
-            needs = tuple(
-                Requirement(f"r{name:03d}", Mode.EXCLUSIVE) for name in range(start, start + width)
-            )
+            needs = tuple(Requirement(f"r{name:03d}", Mode.EXCLUSIVE) for name in range(start, start + width))
             jobs.append(Job(released, duration, needs))
         begin += length
     chance.shuffle(jobs)

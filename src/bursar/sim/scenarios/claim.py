@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from bursar.claims.book import ClaimBook
 from bursar.claims.courier import Instance, new_task
 from bursar.claims.fences import Guard, StaleFence
-from bursar.claims.layout import TASK_SHARDS, Layout
+from bursar.claims.layout import Layout
 from bursar.claims.model import Holding, State, Task, decode_holding, decode_task
 from bursar.claims.requirements import Mode, Requirement
 from bursar.claims.tracker import Dispatch, InProcessTracker
@@ -24,9 +24,17 @@ INSTANCES = ("i1", "i2", "i3")
 WORK_MAX_NS = 300 * MILLISECOND_NS
 PAUSE_MAX_NS = 900 * MILLISECOND_NS
 TASKS_PER_LIFE = 8
+NAMES_SWEEP_NS = SECOND_NS // 2
 
 Grantee = tuple[str, int]
 """A task and its attempt."""
+
+
+class SmallLayout(Layout):
+    """What there are many of, in fewer folders: quicker to list."""
+
+    name_shards = ("00", "01")
+    task_shards = ("00", "01")
 
 
 class ClaimScenario(Scenario):
@@ -45,7 +53,7 @@ class ClaimScenario(Scenario):
         self.writers: dict[str, dict[Grantee, Mode]] = {name: {} for name in NAMES}
         self.refused_writes = 0
         self.instances: dict[str, Instance] = {}
-        self._layout = Layout(RESOURCE)
+        self._layout = SmallLayout(RESOURCE)
         self._revision = 0
         self._phases: dict[str, int] = {}
         self._wrong: str | None = None
@@ -54,12 +62,12 @@ class ClaimScenario(Scenario):
         return Faults(
             store_cuts=0.3,
             crashes=0.3,
-            pauses=0.4,
+            pauses=0.5,
             store_lost=0.05,
             store_slow=0.03,
             store_stale=0.1,
             drift=True,
-            outage_ns=700 * MILLISECOND_NS,
+            outage_ns=1200 * MILLISECOND_NS,
         )
 
     def nodes(self) -> Mapping[str, Boot]:
@@ -80,6 +88,8 @@ class ClaimScenario(Scenario):
             aging_ns=4 * SECOND_NS,
             tracker=InProcessTracker(work),
             book=self.book,
+            layout=SmallLayout,
+            names_sweep_ns=NAMES_SWEEP_NS,
         )
         await instance.start()
         self.instances[world.name] = instance
@@ -159,9 +169,10 @@ class ClaimScenario(Scenario):
 
     def check(self) -> None:
         require(self._wrong is None, str(self._wrong))
-        if self.tree.revision == self._revision:
+        revision = self.tree.revision
+        if revision == self._revision:
             return
-        self._revision = self.tree.revision
+        self._revision = revision
         for name in NAMES:
             self._check_name(name)
 
@@ -201,8 +212,11 @@ class ClaimScenario(Scenario):
             holding = decode_holding(name, node.data) if node is not None else Holding()
             require(not holding.owner, f"{name} is still owned by {holding.owner}")
             require(not self._sharers(name), f"{name} is still shared by {self._sharers(name)}")
+            require(node is None, f"{name} is used by nobody and was not removed")
         left = [
-            id for shard in TASK_SHARDS for id in self.tree.children(f"{self._layout.root}/tasks/{shard}")
+            id
+            for shard in SmallLayout.task_shards
+            for id in self.tree.children(f"{self._layout.root}/tasks/{shard}")
         ]
         require(not left, f"these tasks were never finished: {left}")
         for id in self.submitted:

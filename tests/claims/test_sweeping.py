@@ -1,0 +1,148 @@
+"""Names that nobody uses are removed from the store, and nothing is forgotten with them."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+import pytest
+
+from bursar.claims.book import ClaimBook, Floor, Idle
+from bursar.claims.courier import Instance, new_task
+from bursar.claims.layout import Layout
+from bursar.claims.model import Task
+from bursar.claims.requirements import parse
+from bursar.errors import NotEmptyError, VersionError
+from bursar.runtime.world import open_world
+from bursar.world import SECOND_NS, Store
+
+numbers = itertools.count()
+
+
+@asynccontextmanager
+async def two_instances(**options: object) -> AsyncIterator[tuple[Instance, Instance]]:
+    url = f"memory://sweeping-{next(numbers)}"
+    worlds = [await open_world(name, store=url) for name in ("one", "two")]
+    one, two = (Instance(world, "things", **options) for world in worlds)  # type: ignore[arg-type]
+    await one.start()
+    await two.start()
+    yield one, two
+    for instance, world in zip((one, two), worlds, strict=True):
+        await instance.stop()
+        await world.close()
+
+
+async def hold(instance: Instance, *names: str) -> Task:
+    task = new_task(
+        id=f"c{next(numbers)}", tenant="t", needs=parse(names), submitted=next(numbers), is_claim=True
+    )
+    return await instance.claim(task, 5 * SECOND_NS)
+
+
+async def sweep(instance: Instance) -> None:
+    """Twice: what did not change from one to the next goes."""
+    await instance._sweep_names()
+    await instance._sweep_names()
+
+
+async def is_there(store: Store, name: str) -> bool:
+    return await store.exists(Layout("things").name(name)) is not None
+
+
+async def test_unused_names_are_removed_and_used_ones_stay() -> None:
+    async with two_instances() as (one, two):
+        owned, shared = await hold(one, "owned:E"), await hold(two, "shared:S")
+        for names in ("gone:E", "left:S"):
+            await one.release((await hold(two, names)).id)
+        await sweep(one)
+        found = [await is_there(one.world.store, name) for name in ("owned", "shared", "gone", "left")]
+        assert found == [True, True, False, False]
+        assert await one.release(owned.id) and await two.release(shared.id)
+        await sweep(two)
+        assert not await is_there(one.world.store, "owned")
+
+
+async def test_a_name_that_changed_since_the_last_sweep_stays() -> None:
+    async with two_instances() as (one, two):
+        await one.release((await hold(one, "a:E")).id)
+        await one._sweep_names()
+        await two.release((await hold(two, "a:E")).id)
+        await one._sweep_names()
+        assert await is_there(one.world.store, "a")
+
+
+async def test_a_name_that_comes_back_has_a_later_fence() -> None:
+    async with two_instances() as (one, two):
+        for _ in range(3):
+            last = await hold(one, "a:E")
+            await one.release(last.id)
+        await sweep(two)
+        assert not await is_there(one.world.store, "a")
+        for names in ("a:E", "new:S"):
+            again = await hold(one, names)
+            assert again.phases[0] > last.phases[0]
+
+
+async def test_a_version_seen_before_a_removal_is_not_taken_for_one_of_a_later_node() -> None:
+    """One remembers that nobody owns version 1 of `a`; by now that is another node, and owned."""
+    async with two_instances() as (one, two):
+        store, path = one.world.store, Layout("things").name("a")
+        await one.release((await hold(one, "a:E")).id)
+        assert (one.book.views["a"].version, one.book.views["a"].holding.owner) == (1, "")
+        stale = new_task(id="cstale", tenant="t", needs=parse(["a:E"]), submitted=0, is_claim=True)
+        plan = one.book.grant(stale, None, one.book.draft())
+        await sweep(two)
+        held = await hold(two, "a:E")
+        await store.set(path, (await store.get(path))[0])
+        assert (await store.get(path))[1].version == 1
+        with pytest.raises(VersionError) as refused:
+            await store.transact(one.book.join([plan]))
+        assert refused.value.position == 0
+        waiting = asyncio.ensure_future(hold(one, "a:E"))
+        await asyncio.sleep(0.1)
+        assert not waiting.done()
+        assert await two.release(held.id)
+        assert (await waiting).phases[0] > held.phases[0]
+
+
+async def test_a_sharer_that_came_meanwhile_keeps_the_name() -> None:
+    async with two_instances() as (one, two):
+        await one.release((await hold(one, "a:S")).id)
+        idle = list((await one._find_idle()).values())
+        held = await hold(two, "a:S")
+        operations, _ = one.book.remove(idle, await one.desk.read_floor())
+        with pytest.raises((VersionError, NotEmptyError)):
+            await one.world.store.transact(operations)
+        assert await two.release(held.id)
+
+
+async def test_claims_go_on_while_names_are_swept() -> None:
+    async with two_instances() as (one, two):
+        done = 0
+        phases: dict[str, int] = {}
+
+        async def work(instance: Instance, name: str) -> None:
+            nonlocal done
+            for _ in range(30):
+                held = await hold(instance, f"{name}:E")
+                assert held.phases[0] > phases.get(name, 0)
+                phases[name] = held.phases[0]
+                assert await instance.release(held.id)
+                done += 1
+
+        workers = [asyncio.ensure_future(work(one, "a")), asyncio.ensure_future(work(two, "b"))]
+        while not all(worker.done() for worker in workers):
+            await sweep(two)
+            await asyncio.sleep(0)
+        for worker in workers:
+            await worker
+        assert done == 60 and two.counts["swept"] >= 1
+
+
+def test_the_floor_only_rises() -> None:
+    book = ClaimBook(Layout("things"), "me")
+    low, high = (Idle(f"/{phase}", 0, 0, phase, False) for phase in (2, 9))
+    for removed, floor, after in (([low], 5, 5), ([low, high], 5, 9), ([high, low], 0, 9)):
+        assert book.remove(removed, Floor(3, floor))[1] == Floor(4, after)
