@@ -142,12 +142,51 @@ def test_threads_spend_every_token_once() -> None:
     assert 50_000 <= sum(counts) <= 60_000
 
 
-@pytest.mark.parametrize("wrong", [0, -1, AMOUNT_MAX + 1])
-def test_a_senseless_number_of_tokens_is_refused(wrong: int) -> None:
+@pytest.mark.parametrize("wrong", [0, -1, AMOUNT_MAX + 1, 1.5, "3", None])
+def test_a_senseless_number_of_tokens_is_refused(wrong: Any) -> None:
     engine = Small(1000, a=100).engine("a")
-    with pytest.raises(UsageError, match="take 1 to"):
-        engine.take_many(wrong)
+    for take in (engine.take_many, engine.take_up_to):
+        with pytest.raises(UsageError, match="take 1 to"):
+            take(wrong)
     assert engine.book.reserve == 100
+
+
+@pytest.mark.parametrize("wrong", [-1, AMOUNT_MAX + 1, 0.5])
+def test_a_senseless_limit_batch_or_reservation_is_refused(wrong: Any) -> None:
+    for options in ({"limit": wrong}, {"batch": wrong}):
+        with pytest.raises(UsageError, match="pass a whole number from 0"):
+            EngineBook("p", "a", period_ns=SECOND_NS, **options)
+    book = MonitorBook("p", FixedCapacity(1000), period_ns=SECOND_NS)
+    with pytest.raises(UsageError, match="the reservation of a is"):
+        book.join("a", wrong)
+    assert book.clients == {}
+
+
+GARBAGE = (2**64 - 1, 0x123456789ABCDEF0, pack(1, 5), 0)
+
+
+@pytest.mark.parametrize("word", ["ceiling", "taken", "asked", "tokens", "report"])
+@pytest.mark.parametrize("garbage", GARBAGE)
+def test_garbage_in_any_word_costs_tokens_and_the_pool_recovers(word: str, garbage: int) -> None:
+    """Written in the second period; no opening of a period ever spends more than the capacity, and
+    four periods later everything is as before."""
+    small = Small(1000, a=300, b=400)
+    names = Names("p")
+    a, b = small.engine("a"), small.engine("b")
+    place = {"ceiling": names.ceiling, "taken": names.taken, "asked": names.asked}
+    place |= {"tokens": names.tokens("a"), "report": names.report("a", 2)}
+    spent: dict[tuple[int, int], int] = {}
+    for step in range(1_300):
+        if step == 250:
+            small.words.write(place[word], garbage)
+        small.pass_ms(5, a, b)
+        for engine in (a, b):
+            engine.book.pending = 10_000
+            opened = small.book.accounts.began, engine.book.period
+            spent[opened] = spent.get(opened, 0) + take_all(engine)
+    assert max(spent.values()) <= 1000
+    assert list(spent.values())[-2] > 900, "the last whole period"
+    assert small.book.leading
 
 
 def test_garbage_words_are_no_tokens_and_are_repaired() -> None:

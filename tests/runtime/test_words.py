@@ -78,6 +78,10 @@ def test_a_full_file_and_a_strange_file_are_refused_with_a_remedy(tmp_path: Path
     (tmp_path / "strange").write_bytes(b"something else")
     with pytest.raises(FormatError, match="delete it"):
         SharedWords(tmp_path / "strange").read("a")
+    (tmp_path / "newer").write_bytes(b"bursar words 2\n" + bytes(5000))
+    with pytest.raises(FormatError, match=r"another version of bursar.*delete it"):
+        SharedWords(tmp_path / "newer").read("a")
+    assert (tmp_path / "newer").read_bytes()[:14] == b"bursar words 2", "it was left alone"
     (tmp_path / "cut").write_bytes((tmp_path / "small").read_bytes()[:100])
     with pytest.raises(FormatError, match="delete it"):
         SharedWords(tmp_path / "cut").read("a")

@@ -30,6 +30,7 @@ EXPERIMENTS = {
     "pools-live-1": "bursar.experiments.pools.live:one",
     "pools-live-2a": "bursar.experiments.pools.live:two_a",
     "pools-live-2b": "bursar.experiments.pools.live:two_b",
+    "pools-live-cost": "bursar.experiments.pools.live:cost",
     "pools-live-kill": "bursar.experiments.pools.live:kill",
     "quotas-cost": "bursar.experiments.quotas:cost",
     "quotas-live": "bursar.experiments.quotas:live",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from typing import Annotated
 
 import typer
@@ -10,6 +11,7 @@ from bursar.cli.exits import EXIT_CODES
 from bursar.errors import BursarError, UsageError
 
 CLIENTS_MAX = 64
+SECONDS_MIN, SECONDS_MAX = 2, 600
 
 
 def register(app: typer.Typer) -> None:
@@ -20,6 +22,7 @@ def profile(
     seconds: Annotated[float, typer.Option(help="How long each measurement runs.")] = 5.0,
     clients: Annotated[int, typer.Option(help="How many clients saturate the node.")] = 4,
     single: Annotated[bool, typer.Option("--single", help="Single reads, not many at once.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print the numbers as JSON.")] = False,
 ) -> None:
     """Measure a client alone, all together, and how much that varies.
 
@@ -28,18 +31,25 @@ def profile(
 
     Example: bursar profile --seconds 10
     """
-    if not 1 <= clients <= CLIENTS_MAX or not 1 <= seconds <= 600:
-        raise UsageError(f"--clients is 1 to {CLIENTS_MAX}, --seconds 1 to 600")
+    if not 1 <= clients <= CLIENTS_MAX or not SECONDS_MIN <= seconds <= SECONDS_MAX:
+        raise UsageError(
+            f"--clients is 1 to {CLIENTS_MAX}, --seconds {SECONDS_MIN} to {SECONDS_MAX} (sigma needs seconds)"
+        )
     try:
-        from bursar.experiments.pools.live import measure_profile, open_place
+        from bursar.experiments.pools.place import measure_profile, open_place
     except ModuleNotFoundError as error:
         raise BursarError(f"profiling needs the package {error.name}: pip install 'bursar[all]'") from error
     with open_place() as place:
         found = measure_profile(place, seconds, many=not single, clients=clients)
+    # A client alone on an idle machine may outdo its share of a busy one, never the whole node.
+    client = min(found.client, found.capacity)
+    policy = {"capacity": f"{found.capacity:.0f}/s", "client_capacity": f"{client:.0f}/s"}
+    if as_json:
+        figures = {"C_L": round(found.client), "C_G": round(found.capacity), "sigma": round(found.sigma)}
+        typer.echo(json.dumps({**figures, "clients": clients, "seconds": seconds, "policy": policy}))
+        return
     typer.echo(f"a client alone: {found.client:,.0f} I/Os a second (C_L)")
     typer.echo(f"{clients} clients together: {found.capacity:,.0f} I/Os a second (C_G)")
     typer.echo(f"deviation from second to second: {found.sigma:,.0f} (sigma)")
-    # A client alone on an idle machine may outdo its share of a busy one, never the whole node.
-    client = min(found.client, found.capacity)
-    typer.echo(f'capacity = "{found.capacity:.0f}/s"')
-    typer.echo(f'client_capacity = "{client:.0f}/s"')
+    for key, value in policy.items():
+        typer.echo(f'{key} = "{value}"')

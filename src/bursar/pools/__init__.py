@@ -45,8 +45,8 @@ under seeded crashes and pauses between any two operations, and searches a small
 - The pool is filled just in time, at most 10 ms of capacity ahead, since it cannot be emptied
   again. What the node can do in the rest of the period, less what clients have in hand, bounds it
   (the paper's C * (T - t) - L ignores batches in hand), and so does what is left of the capacity.
-  While clients are behind their reservations, what is due to them is kept out of the pool: its
-  requests would be served before theirs.
+  While requests of a client wait that is behind its reservation, only as many tokens as the node
+  was idle for are put into the pool: requests with pool tokens would be served before its own.
 - Tokens decay by the clock at each look, not by a thread each millisecond, which CPython's switch
   interval would defeat; ticks are 10 ms. A client may say how much it knows to be waiting
   (`pending`): that much does not decay, as definition 1 counts demand, not service.

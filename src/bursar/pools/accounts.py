@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+from collections import deque
 from dataclasses import dataclass
 
 from bursar.pools.capacity import PPM, Outcome
-from bursar.pools.layout import CAPACITY_MAX, STEP_NS, TICK_NS, Report
+from bursar.pools.layout import CAPACITY_MAX, CHECK_NS, PACE_PERCENT, STEP_NS, TICK_NS, Report
 
 RATE_NS = 10 * TICK_NS
 STALE_NS = 5 * TICK_NS
 FAST_PPM = 900_000
 SLACK_PART = 8
-AHEAD_NS = 2 * TICK_NS
+BEHIND_WEIGHT = 4
+IDLE_NS = 10 * TICK_NS
+"""Over so long it is measured how much the node could have done and did not."""
+
 OVERRESERVED_PART = 10
 
 
@@ -59,9 +63,13 @@ class Client:
         if not self.revoked:
             self.returned = max(self.returned, self.dispatched - report.unspent - report.spent)
 
-    def due(self, elapsed_ns: int, period_ns: int) -> int:
-        """rho(t) of what it has not given up."""
-        return (self.dispatched - self.returned) * min(elapsed_ns, period_ns) // period_ns
+    def behind(self, elapsed_ns: int, period_ns: int) -> int:
+        """How much less it did than its reservation is worth by then, what it gave up aside; nothing
+        while nobody waits for it."""
+        if self.report is None or not self.report.waiting:
+            return 0
+        worth = self.dispatched * min(max(elapsed_ns, 0), period_ns) // period_ns
+        return max(0, worth - self.returned - self.report.spent)
 
 
 class Accounts:
@@ -79,11 +87,13 @@ class Accounts:
         self.capacity = 0
         self.pooled = 0
         self.began = 0
+        self._progress: deque[tuple[int, int]] = deque()
 
     def begin(self, now: int, capacity: int) -> None:
         self.began = now
         self.capacity = min(capacity, CAPACITY_MAX)
         self.pooled = 0
+        self._progress.clear()
         for client in self.clients.values():
             client.begin(now)
 
@@ -125,7 +135,7 @@ class Accounts:
         if not self.printed:
             step = max(1, self.capacity * STEP_NS // self.period_ns)
             # Reports are up to a tick old: what was spent since then still counts as unspent.
-            free = min(free + step // SLACK_PART, step, self._ahead(now) + step // 2)
+            free = min(free + step // SLACK_PART, self._unclaimed(now, step))
         budget = self.capacity - self.issued()
         return min(taken + max(free, 0), max(taken, ceiling) + budget, CAPACITY_MAX)
 
@@ -150,16 +160,29 @@ class Accounts:
             return min(client.report.unspent, future)
         return client.report.unspent
 
-    def _ahead(self, now: int) -> int:
-        """What the node could have done by now, less what it did, and less what is due to clients
-        that are behind their reservation: below zero, pool tokens would come before theirs."""
-        elapsed_ns = now - self.began
-        done, known = 0, False
-        for client in self.clients.values():
-            if client.report is not None:
-                known = True
-                done += max(client.report.spent, client.due(elapsed_ns + AHEAD_NS, self.period_ns))
-        return self.capacity * elapsed_ns // self.period_ns - done if known else 0
+    def note_progress(self, now: int) -> None:
+        """Remember how much was done by now."""
+        done = sum(client.report.spent for client in self.clients.values() if client.report is not None)
+        self._progress.append((now, done))
+        while now - self._progress[0][0] > IDLE_NS:
+            self._progress.popleft()
+
+    def _unclaimed(self, now: int, step: int) -> int:
+        """What the pool may hold besides what is due to clients. While requests of clients wait that
+        are behind their reservations, pool tokens would come before theirs at the node: then there
+        are only as many as the node has been idle."""
+        # An engine that is not held up was last seen a tick and a check ago, at its pace or before it.
+        pace_ns = (now - self.began) * 100 // PACE_PERCENT - CHECK_NS
+        behind = sum(client.behind(pace_ns, self.period_ns) for client in self.clients.values())
+        return max(step // 2 - BEHIND_WEIGHT * behind, self._idle(now))
+
+    def _idle(self, now: int) -> int:
+        """What the node could have done between two checks beyond what it did."""
+        if not self._progress or self._progress[-1][0] - self._progress[0][0] < IDLE_NS // 2:
+            return 0
+        (since, before), (latest, done) = self._progress[0], self._progress[-1]
+        could = self.capacity * (latest - since) // self.period_ns
+        return max(0, could - (done - before)) * CHECK_NS // (latest - since)
 
     # -- how it ended
 

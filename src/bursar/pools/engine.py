@@ -51,8 +51,7 @@ class Engine:
 
     def take_many(self, tokens: int) -> bool:
         """Spend so many tokens, or none."""
-        if not 1 <= tokens <= AMOUNT_MAX:
-            raise UsageError(f"take 1 to {AMOUNT_MAX} tokens at once, not {tokens!r}")
+        _check_tokens(tokens)
         with self._baton:
             now = self._clock.now()
             self._drain()
@@ -62,8 +61,7 @@ class Engine:
 
     def take_up_to(self, tokens: int) -> int:
         """Spend as many as there are, at most so many; how many that was."""
-        if not 1 <= tokens <= AMOUNT_MAX:
-            raise UsageError(f"take 1 to {AMOUNT_MAX} tokens at once, not {tokens!r}")
+        _check_tokens(tokens)
         with self._baton:
             now = self._clock.now()
             self._drain()
@@ -169,3 +167,8 @@ class Engine:
 
     def stop(self) -> None:
         self._stopped = True
+
+
+def _check_tokens(tokens: object) -> None:
+    if not isinstance(tokens, int) or not 1 <= tokens <= AMOUNT_MAX:
+        raise UsageError(f"take 1 to {AMOUNT_MAX} tokens at once, not {tokens!r}")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from bursar.pools.layout import (
     AMOUNT_MAX,
+    PACE_PERCENT,
     TICK_NS,
     Add,
     Names,
@@ -19,7 +20,6 @@ from bursar.pools.layout import (
 )
 
 BATCH_MIN = 16
-PACE_PERCENT = 98
 
 
 class EngineBook:
@@ -60,9 +60,9 @@ class EngineBook:
         self.reservation = self.reserve = self.hand = self.spent = 0
         self.decayed = self.denied = 0
         self._hand_spent = 0
-        self._batch_max = check_amount("the batch", batch)
+        self._batch_max = max(1, check_amount("the batch", batch))
         self._adaptive = adaptive
-        self._batch = batch
+        self._batch = self._batch_max
         self._filled_at = 0
         self._ceiling = Stamp(0, 0)
         self._phase = ""

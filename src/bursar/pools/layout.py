@@ -43,6 +43,9 @@ CHECK_NS = 5 * MILLISECOND_NS
 STEP_NS = 10 * MILLISECOND_NS
 """How much of the capacity is put into the pool ahead of use."""
 
+PACE_PERCENT = 98
+"""A paced engine has its last reserved tokens due when so much of the period has passed."""
+
 
 class Stamp(NamedTuple):
     """A number of tokens in a period."""
@@ -150,8 +153,11 @@ class Names:
 
 def check_amount(what: str, amount: int) -> int:
     """A number of tokens of one client in one period."""
-    if not 0 <= amount <= AMOUNT_MAX:
-        raise UsageError(f"{what} is {amount} tokens a period; pass 0 to {AMOUNT_MAX}, or a shorter period")
+    if not isinstance(amount, int) or not 0 <= amount <= AMOUNT_MAX:
+        raise UsageError(
+            f"{what} is {amount!r} tokens a period; pass a whole number from 0 to {AMOUNT_MAX}, "
+            "or a shorter period"
+        )
     return amount
 
 

@@ -207,6 +207,7 @@ class MonitorBook:
                 report = unpack_report(value)
                 self._final[tenant] = report if report.tag == tag_of(self.period - 1) else None
             case "taken":
+                self.accounts.note_progress(now)
                 self._take(value)
             case "raise":
                 self._raise(now, operation, value)

@@ -29,7 +29,8 @@ from bursar.resource import check_name
 from bursar.runtime.clock import BootClock
 from bursar.world import MILLISECOND_NS, WORD_MAX
 
-MAGIC = b"bursar words 1\n"
+KIND = b"bursar words "
+MAGIC = KIND + b"1\n"
 CAPACITY = 4096
 HEADER_BYTES = 64
 NAME_BYTES = 256
@@ -118,6 +119,11 @@ class SharedWords:
         magic, capacity, count = _HEADER.unpack(header)
         self._capacity = capacity
         right_size = os.fstat(self._file).st_size == self._size()
+        if magic.startswith(KIND) and magic.rstrip(b"\0") != MAGIC:
+            raise FormatError(
+                f"{self._path} holds shared words of another version of bursar; stop all that use it and "
+                "delete it"
+            )
         if magic.rstrip(b"\0") != MAGIC or count > capacity or not right_size:
             raise FormatError(f"{self._path} does not hold shared words; stop all that use it and delete it")
 

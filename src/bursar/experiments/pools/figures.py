@@ -13,7 +13,7 @@ matplotlib.use("Agg")
 import matplotlib.pyplot as plt
 import numpy as np
 
-_DPI = 90
+_DPI = 80
 
 
 def _save(figure: Any, path: pathlib.Path) -> str:

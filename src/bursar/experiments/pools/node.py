@@ -203,10 +203,12 @@ class Node:
         if self.monitor is None:
             self._ready = wanted
         else:
-            for k, engine in enumerate(self.engines):
+            # In turn: nobody is always the first to find the pool filled.
+            first = self.clock.ns // STEP_NS
+            for k in ((first + each) % self.count for each in range(self.count)):
                 need = int(min(self._backlog[k], most + 1) - self._ready[k])
                 if need >= 1:
-                    self._ready[k] += engine.take_up_to(need)
+                    self._ready[k] += self.engines[k].take_up_to(need)
         at_s = (self.clock.ns - SECOND_NS) / SECOND_NS
         given = share_evenly(np.minimum(self._ready, wanted), setup.capacity_at(at_s) * seconds)
         self._ready -= given

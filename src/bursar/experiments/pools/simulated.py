@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 
+from bursar.experiments.pools.bars import Bar, Findings, at_least, below, check, conclude
 from bursar.experiments.pools.figures import draw_clients, draw_lines, draw_totals
 from bursar.experiments.pools.node import Node, Pattern, Run, Setup
 from bursar.pools.capacity import AdaptiveCapacity, Capacity, FixedCapacity, PrintedCapacity
@@ -26,7 +27,8 @@ PERIODS = 30
 SIGMA = CAPACITY // 50
 """The paper gives no deviation; two per cent."""
 
-Findings = dict[str, Any]
+DRAWN_MAX = 0.15
+"""Larger drops are in the table alone."""
 
 
 def uniform(part: float) -> list[int]:
@@ -73,9 +75,8 @@ def kilo(values: Any) -> list[float]:
 
 
 def met(run: Run, reservations: Sequence[int], skip: int = 1) -> float:
-    """Part of client-periods in which the reservation was met (to within a part in a thousand, a
-    request or two being under way at the end)."""
-    return round(float((run.done[skip:] >= np.array(reservations) * 0.999).mean()), 4)
+    """Part of client-periods in which the reservation was met."""
+    return round(float((run.done[skip:] >= np.array(reservations)).mean()), 4)
 
 
 def periods_of(quick: bool) -> int:
@@ -98,7 +99,7 @@ def one_a(out: pathlib.Path, quick: bool) -> Findings:
             {"client": f"C{k + 1}", "one-sided": one / 1000, "two-sided": two / 1000, "paper": "400 / 327"}
         )
     figure = draw_clients(out / "pools-figure-6.png", {"a client alone": bars})
-    return {"table": table, "figures": [figure], "ok": True}
+    return conclude({"table": table, "figures": [figure]})
 
 
 def one_b(out: pathlib.Path, quick: bool) -> Findings:
@@ -120,7 +121,10 @@ def one_b(out: pathlib.Path, quick: bool) -> Findings:
         out / "pools-figure-7.png", {"the data node": lines}, x="active clients", y="K I/Os a second"
     )
     table.append({"clients": 10, "one-sided": 1570.0, "two-sided": 430.0, "whose": "paper"})  # type: ignore[dict-item]
-    return {"table": table, "figures": [figure], "ok": table[9]["one-sided"] > 3 * table[9]["two-sided"]}
+    ratio = table[9]["one-sided"] / table[9]["two-sided"]
+    return conclude(
+        {"table": table, "figures": [figure]}, at_least("one-sided over two-sided, 10 clients", ratio, 3)
+    )
 
 
 def one_c(out: pathlib.Path, quick: bool) -> Findings:
@@ -146,8 +150,12 @@ def one_c(out: pathlib.Path, quick: bool) -> Findings:
             }
         )
     figure = draw_clients(out / "pools-figure-8.png", panels)
-    ok = table[1]["total"] < 0.92 * table[0]["total"] and table[2]["total"] > 0.98 * table[0]["total"]
-    return {"table": table, "figures": [figure], "ok": bool(ok)}
+    totals = [float(row["total"]) for row in table]
+    return conclude(
+        {"table": table, "figures": [figure]},
+        below("Spike in bursts over Uniform", totals[1] / totals[0], 0.92),
+        at_least("Spike at a constant rate over Uniform", totals[2] / totals[0], 0.98),
+    )
 
 
 # -- set 2: tokens
@@ -184,15 +192,21 @@ def two_a(out: pathlib.Path, quick: bool) -> Findings:
                 }
             )
     figure = draw_clients(out / "pools-figure-9.png", panels)
-    paced = next(row for row in table if row["reservations"] == "Zipf" and row["run"] == "paced")
-    return {"table": table, "figures": [figure], "ok": bool(paced["C1 / reservation"] > 0.99)}
+    rows = {(row["reservations"], row["run"]): row for row in table}
+    paced = [rows[name, "paced"] for name in panels]
+    part = min(row["total"] / rows[row["reservations"], "bare"]["total"] for row in paced)
+    return conclude(
+        {"table": table, "figures": [figure]},
+        at_least("client-periods met, paced engines", min(row["met"] for row in paced), 1.0),
+        below("client-periods met, bare, Zipf", rows["Zipf", "bare"]["met"], 1.0),
+        at_least("throughput over bare, paced engines", part, 0.97),
+    )
 
 
 def two_b(out: pathlib.Path, quick: bool) -> Findings:
     """Figures 10 and 11: C1 and C2 want half of what they reserved."""
     table: list[dict[str, Any]] = []
     panels, totals = {}, {}
-    ok = True
     for name, distribute in DISTRIBUTIONS.items():
         reservations = distribute(0.9)
         demand = [tokens + CAPACITY // 10 for tokens in reservations]
@@ -216,19 +230,24 @@ def two_b(out: pathlib.Path, quick: bool) -> Findings:
         bare = totals[name]["bare"]
         for key, value in totals[name].items():
             table.append({"reservations": name, "run": key, "total": value, "of bare": value / bare})
-        ok &= totals[name]["conversion"] > 0.95 * bare > totals[name]["no conversion"]
     figures = [
         draw_clients(out / "pools-figure-10.png", panels),
         draw_totals(out / "pools-figure-11.png", totals, "K I/Os a period"),
     ]
-    return {"table": table, "figures": figures, "ok": bool(ok)}
+    converted = min(each["conversion"] / each["bare"] for each in totals.values())
+    basic = max(each["no conversion"] / each["conversion"] for each in totals.values())
+    return conclude(
+        {"table": table, "figures": figures},
+        at_least("conversion over bare", converted, 0.95),
+        below("no conversion over conversion", basic, 0.95),
+    )
 
 
 def two_c(out: pathlib.Path, quick: bool) -> Findings:
     """Figure 12: throughput by how much is reserved."""
     parts = (0.5, 0.7, 0.9) if quick else (0.5, 0.6, 0.7, 0.8, 0.9)
     lines: dict[str, tuple[list[float], list[float]]] = {}
-    table = []
+    table: list[dict[str, Any]] = []
     for name, distribute in DISTRIBUTIONS.items():
         for engines in ("burst", "paced"):
             xs, ys = [], []
@@ -257,7 +276,13 @@ def two_c(out: pathlib.Path, quick: bool) -> Findings:
         x="reserved (% of capacity)",
         y="K I/Os a period",
     )
-    return {"table": table, "figures": [figure], "ok": True}
+    paced = [row for row in table if row["engines"] == "paced"]
+    least = min(row["total"] for row in paced) * 1000 / CAPACITY
+    return conclude(
+        {"table": table, "figures": [figure]},
+        at_least("client-periods met, paced engines", min(row["met"] for row in paced), 1.0),
+        at_least("throughput over the capacity, paced engines", least, 0.97),
+    )
 
 
 # -- set 3: patterns of requests
@@ -307,8 +332,12 @@ def three(out: pathlib.Path, quick: bool) -> Findings:
         draw_totals(out / "pools-figure-15.png", latencies, "latency (ms)", log=True),
     ]
     shares = {name: float(run.done[1:, 0].mean()) / reservations[0] for name, run in runs.items()}
-    ok = shares["burst"] < 1 <= shares["constant"] and shares["burst, paced engines"] > 0.99
-    return {"table": table, "figures": figures, "ok": bool(ok)}
+    return conclude(
+        {"table": table, "figures": figures},
+        below("C1 over its reservation, burst", shares["burst"], 1.0),
+        at_least("C1 over its reservation, constant", shares["constant"], 1.0),
+        at_least("client-periods met, paced engines", met(runs["burst, paced engines"], reservations), 1.0),
+    )
 
 
 # -- set 4: estimation of the capacity
@@ -319,18 +348,19 @@ def four(out: pathlib.Path, quick: bool) -> Findings:
     count, at = (16, 6) if quick else (PERIODS, 15)
     table: list[dict[str, Any]] = []
     figures = []
-    for number, (direction, drops) in enumerate({"comes": (0.04, 0.15), "goes": (0.15,)}.items()):
+    for number, (direction, drops) in enumerate({"comes": (0.05, 0.15, 0.19), "goes": (0.15,)}.items()):
         panels: dict[str, dict[str, tuple[list[float], list[float]]]] = {}
         firsts: dict[str, dict[str, tuple[list[float], list[float]]]] = {}
         for name, distribute in DISTRIBUTIONS.items():
             for drop in drops:
-                _follow(name, distribute(0.8), drop, direction, count, at, table, panels, firsts)
+                shown = (panels, firsts) if drop <= DRAWN_MAX else ({}, {})
+                _follow(name, distribute(0.8), drop, direction, count, at, table, *shown)
         base = 16 + 2 * number
         figures.append(draw_lines(out / f"pools-figure-{base}.png", panels, x="period", y="K I/Os a period"))
         figures.append(
             draw_lines(out / f"pools-figure-{base + 1}.png", firsts, x="period", y="K I/Os of C1 a period")
         )
-    return {"table": table, "figures": figures, "ok": _judge_four(table)}
+    return conclude({"table": table, "figures": figures}, *_judge_four(table))
 
 
 def _follow(
@@ -388,17 +418,19 @@ def _periods_to(estimates: Sequence[int], capacity: float, at: int) -> int | str
     return "never"
 
 
-def _judge_four(table: Sequence[dict[str, Any]]) -> bool:
-    """Algorithm 1 within six periods for a drop under three deviations; bursar's within three for
-    any, and up again."""
-    fine = True
-    for row in table:
-        took, who, what = row["periods to 2 %"], row["estimate"], row["congestion"]
-        if what.endswith("comes"):
-            if who == "bursar's":
-                fine &= took != "never" and int(took) <= 3
-            elif what.startswith("4"):
-                fine &= took != "never" and int(took) <= 6
-        elif who == "bursar's":
-            fine &= took != "never"
-    return bool(fine)
+def _judge_four(table: Sequence[dict[str, Any]]) -> list[Bar]:
+    """What the estimates must show; 3 deviations are 6 %, and 20 % are not reserved."""
+
+    def within(periods: int, who: str, congestion: Sequence[str]) -> Bar:
+        rows = [row for row in table if row["estimate"] == who and row["congestion"] in congestion]
+        took = [row["periods to 2 %"] for row in rows]
+        name = f"{who}, {', '.join(congestion)}: periods to within 2 % (at most {periods})"
+        return check(name, str(took), all(each != "never" and each <= periods for each in took))
+
+    own = [row["then met"] for row in table if row["estimate"] == "bursar's"]
+    return [
+        within(6, "algorithm 1", ("5% comes",)),
+        within(3, "bursar's", ("5% comes", "15% comes", "19% comes")),
+        within(15, "bursar's", ("15% goes",)),
+        at_least("client-periods met with bursar's, from the 6th period after the change", min(own), 0.99),
+    ]

@@ -3,11 +3,12 @@
     python -m bursar.experiments.pools.worker CONFIG.json
 
 It prints "ready", reads the moment to begin (boot time, nanoseconds) from standard input, and prints
-what it counted as JSON.
+what it counted as JSON. One that is late by more than LATE_S says where it stands, and ends.
 """
 
 from __future__ import annotations
 
+import faulthandler
 import sys
 import threading
 import time
@@ -32,13 +33,18 @@ from bursar.world import SECOND_NS
 
 POOL = "records"
 AT_ONCE = 512
+IDLE_S = 0.0005
+LATE_S = 60.0
+"""So long after its time a process of a run is given up."""
+
 BACKLOG = 1 << 26
 """Requests that a client with unlimited demand says are waiting."""
 
 
 class Config(msgspec.Struct, frozen=True, kw_only=True):
-    """What one process does. `demand` is a period's; None: as much as it gets. `audit`: what is
-    spent is also counted in shared words, which outlive a client that is killed."""
+    """What one process does. `demand` is a period's; None: as much as it gets. `plenty`: tokens never
+    run out. `audit`: what is spent is also counted in shared words, which outlive a client that is
+    killed."""
 
     role: Literal["monitor", "server", "client"]
     store: str
@@ -50,6 +56,7 @@ class Config(msgspec.Struct, frozen=True, kw_only=True):
     tokens: bool = True
     many: bool = True
     paced: bool = True
+    plenty: bool = False
     demand: int | None = None
     batch: int = 1000
     reservations: dict[str, int] = {}
@@ -125,17 +132,18 @@ class Reader:
         local = RecordStore.open(Path(config.store))
         self.store: Any = local if config.socket is None else RemoteStore(Path(config.socket), local.size)
         random = np.random.default_rng(config.seed)
-        self.ids = random.integers(0, local.count, (64, AT_ONCE if config.many else 1024))
+        self.ids = random.integers(0, local.count, (64, AT_ONCE))
         self.out = np.empty((AT_ONCE, local.size // 8), dtype=np.uint64)
+        self.engine: Engine | None = None
         self.client: RecordClient | None = None
-        self.book: EngineBook | None = None
         if config.tokens:
-            self.book = EngineBook(
+            book = EngineBook(
                 POOL, config.tenant, period_ns=config.period_ns, batch=config.batch, paced=config.paced
             )
             self.words = SharedWords(Path(config.words))
-            engine = Engine(self.clock, self.words, self.book)
-            self.client = RecordClient(self.store, engine)
+            self.engine = Engine(self.clock, self.words, book)
+            if config.plenty:
+                self.client = RecordClient(self.store, self.engine)
         self.store.read_many(self.ids[0][:4])  # compile
         self.store.read(0)
 
@@ -148,59 +156,72 @@ class Reader:
         while (now := self.clock.now()) < until:
             period = self._period(begun, now)
             left = None if self.config.demand is None else self.config.demand - done.get(period, 0)
-            if self.book is not None:
-                self.book.pending = BACKLOG if left is None else max(0, left)
+            if self.engine is not None:
+                self.engine.book.pending = BACKLOG if left is None else max(0, left)
             if left is not None and left <= 0:
-                time.sleep(0.001)
+                self._rest()
                 continue
             row = (row + 1) % len(self.ids)
-            count = self._read(self.ids[row], AT_ONCE if left is None else min(AT_ONCE, left))
+            count = self._read(self.ids[row][: AT_ONCE if left is None else min(AT_ONCE, left)])
             period = self._period(begun, now)
             done[period] = done.get(period, 0) + count
         return counts
 
     def _period(self, begun: int, now: int) -> int:
-        return self.book.period if self.book is not None else (now - begun) // self.config.period_ns
+        """With tokens it is the engine's, which changes only when this loop asks it for tokens."""
+        if self.engine is not None:
+            return self.engine.book.period
+        return (now - begun) // self.config.period_ns
 
-    def _read(self, ids: Any, count: int) -> int:
+    def _rest(self) -> None:
+        time.sleep(2 * IDLE_S)
+        if self.engine is not None:
+            self.engine.tick()
+
+    def _read(self, ids: Any) -> int:
         """Read some records; how many. None while there are no tokens."""
+        if self.client is not None:
+            return self._read_plenty(self.client, ids)
+        if self.engine is not None:
+            return self._read_some(self.engine, ids)
         if self.config.many:
-            return self._read_many(ids[:count])
-        if self.client is None:
-            read, numbers = self.store.read, ids.tolist()
-            for number in numbers[:count]:
-                read(number)
-            return count
-        return self._read_singly(ids[:count].tolist())
-
-    def _read_many(self, ids: Any) -> int:
-        if self.client is None:
             self.store.read_many(ids, self.out)
-            return len(ids)
-        taken = self.client.engine.take_up_to(len(ids))
+        else:
+            read = self.store.read
+            for number in ids.tolist():
+                read(number)
+        return len(ids)
+
+    def _read_some(self, engine: Engine, ids: Any) -> int:
+        """As many as there are tokens for."""
+        taken = engine.take_up_to(len(ids))
         if taken == 0:
-            time.sleep(0.0005)
+            time.sleep(IDLE_S)
             return 0
-        if self.config.audit and self.book is not None:
-            self.words.fetch_add(audit_word(self.book.period), taken)
+        if self.config.audit:
+            self.words.fetch_add(audit_word(engine.book.period), taken)
         self.store.read_many(ids[:taken], self.out)
         return taken
 
-    def _read_singly(self, numbers: list[int]) -> int:
-        assert self.client is not None, "with tokens"
-        read = self.client.read
+    def _read_plenty(self, client: RecordClient, ids: Any) -> int:
+        """As programs do it; before the first period there are no tokens."""
         done = 0
         try:
-            for number in numbers:
+            if self.config.many:
+                client.read_many(ids, self.out)
+                return len(ids)
+            read = client.read
+            for number in ids.tolist():
                 read(number)
                 done += 1
         except Refused:
-            time.sleep(0.0005)
+            time.sleep(IDLE_S)
         return done
 
 
 def main(path: str) -> None:
     config = msgspec.json.decode(Path(path).read_bytes(), type=Config)
+    faulthandler.dump_traceback_later(config.seconds + 2 * LATE_S, exit=True)
 
     def begin() -> int:
         print("ready", flush=True)

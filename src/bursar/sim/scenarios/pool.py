@@ -82,8 +82,9 @@ class PoolScenario(Scenario):
         while True:
             await world.clock.sleep(world.random.randrange(0, PAUSE_MAX_NS))
             for _ in range(world.random.randrange(1, 4 * BATCH)):
-                if engine.take():
-                    self._note(book.period, 1)
+                if not engine.take():
+                    break
+                self._note(book.period, 1)
 
     def _spend(self, book: EngineBook, period: int, tokens: int, now: int) -> None:
         if book.take(now, tokens):
