@@ -21,12 +21,13 @@ def test_an_experiment_draws_its_figures_and_shows_its_point(name: str, tmp_path
         assert 5_000 < (tmp_path / figure).stat().st_size < FIGURE_MAX_BYTES
 
 
-def test_zipf_reservations_are_met_with_tokens_and_missed_without() -> None:
-    """Section III-C, experiment 2A."""
-    reservations = DISTRIBUTIONS["Zipf"](0.9)
-    demand = [tokens + CAPACITY // 10 for tokens in reservations]
+@pytest.mark.parametrize("part", [0.7, 0.9])
+def test_zipf_reservations_are_met_with_tokens_and_missed_without(part: float) -> None:
+    """Section III-C, experiments 2A and 2C."""
+    reservations = DISTRIBUTIONS["Zipf"](part)
+    demand = [tokens + int((1 - part) * CAPACITY) for tokens in reservations]
     bare = simulate(reservations, demand, 2)
-    paced = simulate(reservations, demand, 2, estimate=FixedCapacity(CAPACITY), paced=True)
+    paced = simulate(reservations, demand, 4, estimate=FixedCapacity(CAPACITY), paced=True)
     assert met(bare, reservations) <= 0.8
     assert met(paced, reservations) == 1.0
     assert paced.throughput() > 0.97 * bare.throughput()

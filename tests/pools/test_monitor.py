@@ -6,8 +6,10 @@ import pytest
 from test_engine import Small, take_all
 
 from bursar.errors import Refused, UsageError
+from bursar.pools.accounts import Accounts, Client
 from bursar.pools.admission import admit, can_still_meet
 from bursar.pools.capacity import AdaptiveCapacity, FixedCapacity, Outcome, PrintedCapacity
+from bursar.pools.layout import Report
 from bursar.pools.monitor import Monitor
 from bursar.pools.monitor_book import MonitorBook
 from bursar.world import MILLISECOND_NS, SECOND_NS
@@ -35,6 +37,30 @@ def test_without_conversion_an_unused_reservation_is_wasted() -> None:
         small.pass_ms(5, a, b)
         taken += take_all(a)
     assert taken <= 2000
+
+
+def pool_at_half_time(*, waiting: bool, done: tuple[int, ...]) -> int:
+    """What the pool may hold when a client with 3,000 of 10,000 reserved has done nothing, and the
+    others what `done` says in the tenth of a second before."""
+    accounts = Accounts(SECOND_NS, None)
+    accounts.clients = {"slow": Client(3000), "other": Client(1000)}
+    accounts.begin(0, 10_000)
+    for client in accounts.clients.values():
+        client.dispatched = client.reservation
+    accounts.clients["slow"].note(0, Report(1, waiting, 3000, 0))
+    for k, spent in enumerate(done):
+        now = 400 * MILLISECOND_NS + k * 100 * MILLISECOND_NS // (len(done) - 1)
+        accounts.clients["other"].note(now, Report(1, True, 0, spent))
+        accounts.note_progress(now)
+    return accounts.target(SECOND_NS // 2, 0, 0)
+
+
+def test_while_a_waiting_client_is_behind_the_pool_gets_only_what_the_node_was_idle_for() -> None:
+    """Definition 1: requests with pool tokens would be served before those of the client behind."""
+    busy, idle = (4000, 4500, 5000), (4000, 4300, 4600)
+    assert pool_at_half_time(waiting=True, done=busy) == 0
+    assert pool_at_half_time(waiting=True, done=idle) == 400 * 5 // 100
+    assert pool_at_half_time(waiting=False, done=busy) == 50, "nobody waits: half a step as usual"
 
 
 def test_reports_are_asked_for_only_after_the_pool_was_touched() -> None:
