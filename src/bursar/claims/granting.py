@@ -79,10 +79,6 @@ class Granting(Doing):
         self._written.update(dict.fromkeys(draft.changed))
         return plans
 
-    def _is_full(self) -> bool:
-        """Whether as many tasks run as this instance is to have done at a time."""
-        return self._running_max is not None and len(self._running) >= self._running_max
-
     def _end_batch(self, plans: list[Plan]) -> None:
         for name in plans[0].draft.changed:
             self._written.pop(name, None)

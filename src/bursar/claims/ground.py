@@ -140,6 +140,9 @@ class Ground:
         self._unsure: dict[str, None] = {}
         self._passed: dict[str, int] = {}
         self._kept: dict[str, None] = {}
+        self._given: dict[str, int] = {}
+        self._asked = False
+        self._has_foreign = False
         self._written: dict[str, None] = {}
         self._deferred: list[Mine] = []
         self._followed: dict[str, None] = {}
@@ -181,7 +184,9 @@ class Ground:
                 self._look.set()
                 generation = self._generation
                 for path in (self.layout.instances, self.layout.bell):
-                    self._spawn(self._watch(path, generation), "watch")
+                    self._spawn(self._watch(path, generation, self._look.set), "watch")
+                if self._running_max is not None:
+                    self._spawn(self._watch(self.layout.asking, generation, self._hear), "watch")
                 return
             except SessionExpiredError:
                 await self._renew(self.world.store.session)
@@ -229,12 +234,27 @@ class Ground:
     async def _open_watch(self, path: str) -> Watch:
         return await self.desk.repeat(lambda: self.world.store.watch(path))
 
-    async def _watch(self, path: str, generation: int) -> None:
-        """Look for work whenever the node changes, for as long as this session lasts."""
+    def _is_full(self) -> bool:
+        """Whether as many tasks run as this instance is to have done at a time."""
+        return self._running_max is not None and len(self._running) >= self._running_max
+
+    def _is_idle(self) -> bool:
+        """Whether it has room for tasks, and none."""
+        works = self._tracker is not None and self._running_max is not None and not self._draining
+        return works and not self.queue.entries and not self._is_full()
+
+    def _hear(self) -> None:
+        """Another one asks for tasks: whoever has more than it can begin looks who it is."""
+        if self._is_full() and self.queue.entries:
+            self._asked = True
+            self._look.set()
+
+    async def _watch(self, path: str, generation: int, act: Callable[[], None]) -> None:
+        """Act whenever the node changes, for as long as this session lasts."""
         try:
             watch = await self._open_watch(path)
             while generation == self._generation and not self._stopping:
-                self._look.set()
+                act()
                 await watch.changed()
             watch.close()
         except SessionExpiredError:
@@ -242,7 +262,7 @@ class Ground:
         except StoreUnknownError:
             await self.world.clock.sleep(RETRY_NS)
             if generation == self._generation:
-                self._spawn(self._watch(path, generation), "watch")
+                self._spawn(self._watch(path, generation, act), "watch")
 
     def _expired(self, generation: int) -> None:
         """The session is over: nothing that this instance believed to look after is its own."""

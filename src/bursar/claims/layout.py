@@ -9,6 +9,7 @@
     released/SHARD/TASK           a Task that is over, kept for a while
     instances/INSTANCE            ephemeral: an instance that runs; INSTANCE+ if it has tasks done
     bell                          set to call instances to look for tasks that nobody looks after
+    asking                        an INSTANCE+ that has room and nothing to do
 
 The node of the resource itself holds the epoch: the store cannot know that it was rebuilt, so the
 epoch comes from outside of it.
@@ -84,13 +85,14 @@ class Layout:
     def __init__(self, resource: str) -> None:
         self.root = f"/claims/{quote(resource, safe='')}"
         self.bell = f"{self.root}/bell"
+        self.asking = f"{self.root}/asking"
         self.instances = f"{self.root}/instances"
         self.names = f"{self.root}/names"
 
     def folders(self) -> list[str]:
         """Everything that must exist before the first task, parents first."""
         parents = {"names": self.name_shards} | dict.fromkeys(("tasks", "busy", "released"), self.task_shards)
-        folders = [self.instances, self.bell, *(f"{self.root}/{kind}" for kind in parents)]
+        folders = [self.instances, self.bell, self.asking, *(f"{self.root}/{kind}" for kind in parents)]
         return folders + [f"{self.root}/{kind}/{shard}" for kind in parents for shard in parents[kind]]
 
     def name(self, name: str) -> str:

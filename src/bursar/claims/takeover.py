@@ -16,6 +16,7 @@ from bursar.claims.layout import divide, is_claim_id, is_worker
 from bursar.claims.model import State, Task
 from bursar.errors import (
     FormatError,
+    NodeMissingError,
     SessionExpiredError,
     StoreUnknownError,
 )
@@ -51,6 +52,8 @@ class Takeover(Granting):
         self._others = max(0, len(self._instances) - 1)
         await store.sync()
         await self._hand_over(known)
+        if self._asked:
+            await self._give()
         await self._settle_unsure(generation)
         found = self._divide(await self._find_unmarked())
         for first in range(0, len(found), TAKE_AT_ONCE):
@@ -66,6 +69,7 @@ class Takeover(Granting):
             for shard, ids in tasks.items()
             if (wanted := [id for id in ids if id not in self.mine and self._minds(id)])
         }
+        self._has_foreign = bool(others)
         marks = await self._list("busy", tuple(others))
         return [id for shard, ids in others.items() for id in ids if id not in marks[shard]]
 
@@ -79,7 +83,10 @@ class Takeover(Granting):
         at once, and keeps what another has not taken for a while."""
         now_ns = self.world.clock.now()
         since = {id: self._passed.get(id, now_ns) for id in found}
-        own = [id for id in found if self._falls_to(id) == self._node]
+        self._given = {id: until_ns for id, until_ns in self._given.items() if until_ns > now_ns}
+        own = [id for id in found if self._falls_to(id) == self._node and id not in self._given]
+        if self._is_idle():
+            own = found
         self._kept.update(dict.fromkeys(id for id in found if now_ns - since[id] >= LOOK_AGAIN_NS))
         chosen = dict.fromkeys([*own, *(id for id in found if id in self._kept)])
         waited, self._passed = self._passed, {id: since[id] for id in found if id not in chosen}
@@ -112,13 +119,35 @@ class Takeover(Granting):
             for id in self.queue.entries
             if id not in self._kept and self._may_leave(self.mine[id]) and self._falls_to(id) != self._node
         ]
-        for first in range(0, len(leaving), TAKE_AT_ONCE):
-            await self._unmark_all(leaving[first : first + TAKE_AT_ONCE])
-        if leaving:
-            await self.world.store.set(self.layout.bell, b"")
+        await self._leave_to_others(leaving)
+
+    async def _ask(self) -> None:
+        """Nothing to do here, and others have tasks: whoever has too many gives some."""
+        try:
+            await self.world.store.set(self.layout.asking, self._node.encode())
+        except (NodeMissingError, StoreUnknownError, SessionExpiredError) as error:
+            self.problem = str(error)  # it asks again
+
+    async def _give(self) -> None:
+        """Half of what waits here for want of room, for the one that asks to take."""
+        self._asked = False
+        asking, _ = await self.world.store.get(self.layout.asking)
+        waiting = [id for id in self.queue.entries if self._may_leave(self.mine[id])]
+        others = [node for node in self._workers() if node != self._node]
+        if asking.decode("utf-8", "replace") not in others or not self._is_full() or len(waiting) < 2:
+            return
+        giving = waiting[len(waiting) // 2 :]
+        self._given = dict.fromkeys(giving, self.world.clock.now() + LOOK_AGAIN_NS)
+        await self._leave_to_others(giving)
 
     def _may_leave(self, mine: Mine) -> bool:
         return not mine.task.is_claim and mine.version is not None and not mine.granting
+
+    async def _leave_to_others(self, ids: list[str]) -> None:
+        for first in range(0, len(ids), TAKE_AT_ONCE):
+            await self._unmark_all(ids[first : first + TAKE_AT_ONCE])
+        if ids:
+            await self.world.store.set(self.layout.bell, b"")
 
     async def _unmark_all(self, ids: list[str]) -> None:
         ids = [id for id in ids if id in self.queue.entries]

@@ -24,6 +24,7 @@ INSTANCES = ("i1", "i2", "i3")
 WORK_MAX_NS = 300 * MILLISECOND_NS
 PAUSE_MAX_NS = 900 * MILLISECOND_NS
 TASKS_PER_LIFE = 8
+RUNNING_MAX = 3
 NAMES_SWEEP_NS = SECOND_NS // 2
 
 Grantee = tuple[str, int]
@@ -87,6 +88,7 @@ class ClaimScenario(Scenario):
             dead_holder="requeue",
             aging_ns=4 * SECOND_NS,
             tracker=InProcessTracker(work),
+            running_max=RUNNING_MAX,
             book=self.book,
             layout=SmallLayout,
             names_sweep_ns=NAMES_SWEEP_NS,
