@@ -44,7 +44,8 @@ def run_kills(
 
 
 class Crew:
-    """The processes of a run with kills: every one that was killed is started again."""
+    """The processes of a run with kills. Each victim has a spare that is ready, and begins when it is
+    killed; one without a spare is spared."""
 
     def __init__(
         self, place: Place, reservations: dict[str, int], capacity: int, seconds: float, period_ns: int
@@ -52,56 +53,55 @@ class Crew:
         self._place = place
         self._reservations = reservations
         self._capacity = capacity
+        self._seconds = seconds + TAIL_S
         self._period_ns = period_ns
         self._starting: list[threading.Thread] = []
         self._failed: list[str] = []
         self.killed: dict[str, int] = dict.fromkeys(VICTIMS, 0)
-        names = ("monitor", "standby", *reservations)
-        self._running = {name: self._start(name, seconds + TAIL_S) for name in names}
-        for process in self._running.values():
+        self._running = {name: self._start(name) for name in (*LIVING, *VICTIMS)}
+        self._spares = {name: self._start(name) for name in VICTIMS}
+        for process in (*self._running.values(), *self._spares.values()):
             await_ready(process)
-        begin_all(list(self._running.values()))
-        self._until = BootClock().now() + int((seconds + TAIL_S) * SECOND_NS)
+        self._until = BootClock().now() + int(self._seconds * SECOND_NS)
+        begin_all(list(self._running.values()), until_ns=self._until)
 
-    def _start(self, name: str, seconds: float) -> Process:
-        common: dict[str, Any] = {"seconds": seconds, "period_ns": self._period_ns}
+    def _start(self, name: str) -> Process:
+        common: dict[str, Any] = {"seconds": self._seconds, "period_ns": self._period_ns}
         if name in self._reservations:
             return self._place.start(self._place.config("client", tenant=name, audit=True, **common))
         return self._place.start(
             self._place.config("monitor", reservations=self._reservations, capacity=self._capacity, **common)
         )
 
-    def _left_s(self) -> float:
-        return max(0.0, (self._until - BootClock().now()) / SECOND_NS)
-
     def kill(self, name: str) -> None:
-        """Kill a process, if it runs, and start another in its place without waiting for it."""
-        process = self._running.pop(name, None)
-        if process is None:
+        spare = self._spares.pop(name, None)
+        if spare is None:
             return
-        os.kill(process.pid, signal.SIGKILL)
-        process.wait(LATE_S)
+        victim, self._running[name] = self._running[name], spare
+        os.kill(victim.pid, signal.SIGKILL)
+        victim.wait(LATE_S)
         self.killed[name] += 1
-        thread = threading.Thread(target=self._restart, args=(name,))
+        begin_all([spare], wait_ns=0, until_ns=self._until)
+        thread = threading.Thread(target=self._prepare, args=(name,))
         self._starting.append(thread)
         thread.start()
 
-    def _restart(self, name: str) -> None:
+    def _prepare(self, name: str) -> None:
         try:
-            process = self._start(name, self._left_s())
-            await_ready(process)
-            begin_all([process])
+            spare = self._start(name)
+            await_ready(spare)
         except (BursarError, OSError, subprocess.TimeoutExpired) as error:
             self._failed.append(f"{name}: {error}")
         else:
-            self._running[name] = process
+            self._spares[name] = spare
 
     def judge(self) -> dict[str, Any]:
         for thread in self._starting:
             thread.join(LATE_S)
         if self._failed:
             raise BursarError(f"a process could not be started again: {self._failed[0]}")
-        counts = {name: collect(process, self._left_s()) for name, process in self._running.items()}
+        left_s = max(0.0, (self._until - BootClock().now()) / SECOND_NS)
+        counts = {name: collect(process, left_s) for name, process in self._running.items()}
         alive = {name: counts[name].done for name in LIVING}
         spent = self._spent(max(max(done, default=0) for done in alive.values()))
         periods = sorted(set(alive["C1"]) & set(alive["C2"]))[2:-1]

@@ -99,11 +99,12 @@ def await_ready(process: Process) -> None:
         raise BursarError(f"a process of the run did not start: it ended with {process.wait(READY_S)}")
 
 
-def begin_all(processes: Sequence[Process]) -> None:
-    at = BootClock().now() + START_NS
+def begin_all(processes: Sequence[Process], *, wait_ns: int = START_NS, until_ns: int | None = None) -> None:
+    """Together, in a moment; until then, or for as long as each was configured to run."""
+    at = BootClock().now() + wait_ns
     for process in processes:
         assert process.stdin is not None, "its input is a pipe"
-        process.stdin.write(f"{at}\n".encode())
+        process.stdin.write(f"{at} {until_ns or '-'}\n".encode())
         process.stdin.flush()
 
 

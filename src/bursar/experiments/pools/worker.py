@@ -2,8 +2,8 @@
 
     python -m bursar.experiments.pools.worker CONFIG.json
 
-It prints "ready", reads the moment to begin (boot time, nanoseconds) from standard input, and prints
-what it counted as JSON. One that is late by more than LATE_S says where it stands, and ends.
+It prints "ready", reads the moments to begin and to end (boot time, nanoseconds) from standard input,
+and prints what it counted as JSON. One that is late by more than LATE_S says where it stands, and ends.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ import faulthandler
 import sys
 import threading
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Literal
 
@@ -95,7 +96,11 @@ def open_words(config: Config) -> SharedWords:
     return words
 
 
-def run_monitor(config: Config, begin: Any) -> Counts:
+Begin = Callable[[], tuple[int, int]]
+"""Waits for the word to begin: the moments of the beginning and of the end."""
+
+
+def run_monitor(config: Config, begin: Begin) -> Counts:
     estimate: Capacity = (AdaptiveCapacity if config.adaptive else FixedCapacity)(config.capacity)
     book = MonitorBook(
         POOL,
@@ -109,8 +114,9 @@ def run_monitor(config: Config, begin: Any) -> Counts:
     clock = BootClock()
     monitor = Monitor(clock, open_words(config), book)
     counts = Counts()
-    begun = begin()
-    while clock.now() < begun + int(config.seconds * SECOND_NS):
+    begun, until = begin()
+    wait_until(begun)
+    while clock.now() < until:
         monitor.check()
         if book.leading:
             counts.capacity[book.period] = book.accounts.capacity
@@ -121,12 +127,12 @@ def run_monitor(config: Config, begin: Any) -> Counts:
     return counts
 
 
-def run_server(config: Config, begin: Any) -> Counts:
+def run_server(config: Config, begin: Begin) -> Counts:
     assert config.socket is not None, "a server has a socket"
     server = RecordServer(RecordStore.open(Path(config.store)), Path(config.socket))
     threading.Thread(target=server.run, daemon=True).start()
-    begun = begin()
-    wait_until(begun + int(config.seconds * SECOND_NS))
+    _, until = begin()
+    wait_until(until)
     server.close()
     return Counts()
 
@@ -155,11 +161,10 @@ class Reader:
         self.store.read_many(self.ids[0][:4])  # compile
         self.store.read(0)
 
-    def run(self, begun: int) -> Counts:
+    def run(self, begun: int, until: int) -> Counts:
         wait_until(begun)
         counts = Counts()
         done = counts.done
-        until = begun + int(self.config.seconds * SECOND_NS)
         row = 0
         while (now := self.clock.now()) < until:
             period = self._period(begun, now)
@@ -231,9 +236,10 @@ def main(path: str) -> None:
     config = msgspec.json.decode(Path(path).read_bytes(), type=Config)
     faulthandler.dump_traceback_later(config.seconds + 2 * LATE_S, exit=True)
 
-    def begin() -> int:
+    def begin() -> tuple[int, int]:
         print("ready", flush=True)
-        return int(sys.stdin.readline())
+        begun, until = sys.stdin.readline().split()
+        return int(begun), int(until) if until != "-" else int(begun) + int(config.seconds * SECOND_NS)
 
     if config.role == "monitor":
         counts = run_monitor(config, begin)
@@ -241,7 +247,7 @@ def main(path: str) -> None:
         counts = run_server(config, begin)
     else:
         reader = Reader(config)
-        counts = reader.run(begin())
+        counts = reader.run(*begin())
     sys.stdout.buffer.write(msgspec.json.encode(counts) + b"\n")
 
 
