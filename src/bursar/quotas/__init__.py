@@ -17,7 +17,7 @@ waiting requests first, then by how fast each uses units (distribution, algorith
   in flight and too little unspent. Until then the answer is `Unknown`.
 
 **The parts.** `entries`, `ledger`, `replay`: units and the journal. `messages`, `demand`,
-`allocation`, `round`, `rules`: the rounds, with the paper's own rules switchable. `book`: one
+`allocation`, `gathering`, `round`, `rules`: the rounds, with the paper's own rules switchable. `book`: one
 node's state. `tree`: who is whose parent, through the store. `windows`, `accounts`: a calendar
 window is an account of its own; top-ups and cuts. `survey`, `operations`: what people ask and do.
 `courier`, `resource`: the rest.

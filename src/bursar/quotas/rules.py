@@ -28,7 +28,7 @@ class Rules:
     per_event: bool = False
     alpha: float = 0.5
     beta: int | None = None
-    beta_floor: int = 60
+    beta_floor: int = 10
     own_part: float = 0.25
     margin: float = 2.0
     scarce_requests: int = 20

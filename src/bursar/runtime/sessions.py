@@ -188,24 +188,32 @@ class Desk:
         return _granted(grant)
 
     async def _give_back(self, session: Session, message: GiveBack) -> Message:
+        problems: list[UsageError] = []
         for number, used in message.grants:
             if number in session.grants:
-                await self._return(session, number, used)
+                try:
+                    await self._return(session, number, used)
+                except UsageError as error:
+                    problems.append(error)  # the others of the batch come back all the same
             else:
                 session.note_returned(number)
                 task, _ = session.taking.get(number, (None, None))
                 if task is not None:
                     task.cancel()
+        if problems:
+            raise problems[0]
         return Returned(len(message.grants))
 
     async def _return(self, session: Session, number: int, used: int | None) -> None:
         resource, grant = session.grants.pop(number)
         if used == FAILED:
             used = resource.used_on_error(grant)
-        if used is not None:
-            grant.settle(used)
-        await grant.release()
-        self.counts["returned"] += 1
+        try:
+            if used is not None:
+                grant.settle(used)
+        finally:
+            await grant.release()
+            self.counts["returned"] += 1
 
     # Clients that go away.
 

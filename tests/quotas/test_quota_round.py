@@ -1,0 +1,131 @@
+"""Rounds of a few books whose messages are delivered by hand, in any order, in no time."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from bursar.book import Effects, Record, Send
+from bursar.quotas.book import NodeBook, Refusal
+from bursar.quotas.messages import Collect, Offer
+
+ACCOUNT = "acme"
+NOW = 1_000_000
+
+
+class Office:
+    """A root "a" and its children; every line is durable at once."""
+
+    def __init__(self, units: dict[str, int], *, block: int = 0) -> None:
+        self.books = {name: NodeBook(name, block=block) for name in units}
+        self.flying: list[tuple[str, str, Any]] = []
+        self.sent: list[Any] = []
+        self._lines = dict.fromkeys(units, 0)
+        children = [name for name in units if name != "a"]
+        for name, book in self.books.items():
+            self.perform(name, book.open(NOW, 1))
+            place = (None, children) if name == "a" else ("a", [])
+            self.perform(name, book.join(NOW, *place, list(units)))
+            self.perform(name, book.mint(NOW, ACCOUNT, list(units.items())))
+
+    def perform(self, name: str, effects: Effects) -> None:
+        while effects:
+            for effect in effects:
+                if isinstance(effect, Send):
+                    self.flying.append((name, effect.to, effect.message))
+                    self.sent.append(effect.message)
+            written = sum(isinstance(effect, Record) for effect in effects)
+            self._lines[name] += written
+            effects = self.books[name].synced(NOW, self._lines[name]) if written else []
+
+    def ask(self, name: str, amount: int) -> int:
+        number, effects = self.books[name].request(NOW, "t", (ACCOUNT,), amount)
+        self.perform(name, effects)
+        return number
+
+    def deliver(self, place: int = 0) -> None:
+        sender, to, message = self.flying.pop(place)
+        self.perform(to, self.books[to].receive(NOW, sender, message))
+
+    def deliver_all(self) -> None:
+        for _ in range(200):
+            if not self.flying:
+                return
+            self.deliver()
+        raise AssertionError("they never stop talking")
+
+    def find(self, wanted: Callable[[str, str, Any], bool]) -> int:
+        return next(place for place, flying in enumerate(self.flying) if wanted(*flying))
+
+    def outcome(self, name: str, number: int) -> int | Refusal | None:
+        """The units granted, a refusal, or None while it waits."""
+        for answer in self.books[name].answers:
+            if answer.request == number:
+                found = answer.outcome
+                return found if isinstance(found, Refusal) else self.books[name].ledger.holds[found].amount
+        return None
+
+
+def test_a_root_that_is_alone_refuses_more_than_is_left_and_says_how_much() -> None:
+    for block in (0, 4):
+        office = Office({"a": 10}, block=block)
+        assert office.outcome("a", office.ask("a", 7)) == 7
+        assert office.outcome("a", office.ask("a", 4)) == Refusal(ACCOUNT, left=3, asked=4), f"block {block}"
+        assert office.outcome("a", office.ask("a", 3)) == 3
+
+
+def test_more_than_all_nodes_have_is_refused_after_one_wave_and_told_to_the_next_without_one() -> None:
+    office = Office({"a": 5, "b": 5, "c": 5})
+    first = office.ask("b", 16)
+    office.deliver_all()
+    assert office.outcome("b", first) == Refusal(ACCOUNT, left=15, asked=16)
+    waves = len([note for note in office.sent if isinstance(note, Collect)])
+    second = office.ask("c", 20)
+    office.deliver_all()
+    assert office.outcome("c", second) == Refusal(ACCOUNT, left=15, asked=20)
+    assert len([note for note in office.sent if isinstance(note, Collect)]) == waves
+    third = office.ask("c", 15)
+    office.deliver_all()
+    assert office.outcome("c", third) == 15
+
+
+def test_units_that_came_back_since_a_decision_are_not_refused() -> None:
+    office = Office({"a": 10})
+    office.ask("a", 7)
+    book = office.books["a"]
+    (hold,) = book.ledger.holds.values()
+    assert office.outcome("a", office.ask("a", 8)) == Refusal(ACCOUNT, left=3, asked=8)
+    office.perform("a", book.settle(NOW, hold, 2))
+    assert office.outcome("a", office.ask("a", 8)) == 8
+
+
+def test_a_request_that_overtakes_the_answer_to_a_wave_is_not_lost() -> None:
+    office = Office({"a": 0, "b": 2, "c": 9})
+    office.ask("c", 12)
+    while not any(to == "b" and isinstance(note, Collect) and note.full for _, to, note in office.flying):
+        office.deliver()
+    office.deliver(office.find(lambda _, to, note: to == "b"))
+    late = office.ask("b", 3)  # b has handed over everything
+    asking = office.find(
+        lambda _, to, note: isinstance(note, Offer) and note.source == "b" and bool(note.wants)
+    )
+    answer = office.find(lambda _, to, note: isinstance(note, Offer) and note.statement is not None)
+    assert answer < asking
+    office.deliver(asking)
+    office.deliver_all()
+    assert office.outcome("b", late) == 3, "in no time: nobody had to be patient"
+
+
+def test_a_block_that_is_being_charged_when_everything_is_gathered_is_gathered_too() -> None:
+    office = Office({"a": 0, "b": 6}, block=4)
+    book = office.books["b"]
+    effects = book.request(NOW, "t", (ACCOUNT,), 1)[1]  # charges a block: written, not durable yet
+    wanted = office.ask("a", 6)
+    while office.flying:
+        office.deliver()
+    office.perform("b", effects)
+    office.deliver_all()
+    assert office.outcome("a", wanted) == Refusal(ACCOUNT, left=5, asked=6)
+    rest = office.ask("a", 5)
+    office.deliver_all()
+    assert office.outcome("a", rest) == 5
