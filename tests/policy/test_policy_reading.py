@@ -156,7 +156,7 @@ TREES = st.recursive(LEAVES, lambda inner: st.lists(inner) | st.dictionaries(st.
 KEYS = ["kind", "servers", "tenant", "capacity", "limit", "interval", "without_bursar", "costs", "words"]
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=120, deadline=None)
 @given(
     st.sampled_from(["rate", "share", "pool", "quota", "claim"]),
     st.dictionaries(st.sampled_from(KEYS), TREES),
@@ -173,7 +173,7 @@ def test_whatever_the_table_the_outcome_is_a_policy_or_its_problems(
         assert error.problems
 
 
-@settings(max_examples=500, deadline=None)
+@settings(max_examples=250, deadline=None)
 @given(st.text(alphabet=st.sampled_from("[]{}=.,'\"#\n\\ ab1-\r\t\0\x0b\u00e9")) | st.text())
 @example("'''a''''b")
 @example('"""a"""""')

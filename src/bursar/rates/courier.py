@@ -17,7 +17,7 @@ from bursar.errors import (
     VersionError,
 )
 from bursar.rates.controller import Commit, ControllerBook
-from bursar.rates.messages import State, ToController, ToServer
+from bursar.rates.messages import Grant, State, ToController, ToServer
 from bursar.rates.server import ServerBook
 from bursar.world import MILLISECOND_NS, Message, World
 
@@ -52,11 +52,11 @@ class ServerCourier:
         self._world.network.serve(topic, ToServer, self._receive)
 
     async def _receive(self, sender: str, message: Message) -> None:
-        effects = self._book.receive(self._world.clock.now(), sender, message)
-        self._changed()
-        for effect in effects:
+        for effect in self._book.receive(self._world.clock.now(), sender, message):
             if isinstance(effect, Send):
                 self._world.network.send(effect.to, controller_topic(self._resource), effect.message)
+        if isinstance(message, Grant):  # a report must not wait for requests that go
+            self._changed()
 
 
 class ControllerCourier:

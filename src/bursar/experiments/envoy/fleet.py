@@ -228,6 +228,6 @@ def draw(path: Path, traffic: Load, phases: list[Phase], phase_s: int) -> None:
         axis.text(number * phase_s + 0.5, axis.get_ylim()[1], phase.name, fontsize=8, va="bottom")
     axis.set_xlabel("seconds")
     axis.set_ylabel("requests admitted by the fleet in a second")
-    axis.legend(fontsize=8, loc="upper right")
+    figure.legend(fontsize=8, loc="outside lower center", ncols=6)
     figure.savefig(path, dpi=90)
     pyplot.close(figure)
