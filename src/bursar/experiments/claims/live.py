@@ -109,11 +109,12 @@ async def submit_all(store: Store, jobs: Sequence[Job]) -> list[str]:
 async def read_ends(store: Store) -> dict[str, tuple[Task, int]]:
     """Every task that is over, and how often its end was changed after it was recorded."""
     layout = Layout(RESOURCE)
-    ended = {}
+    ended: dict[str, tuple[Task, int]] = {}
     for shard in Layout.task_shards:
         folder = f"{layout.root}/released/{shard}"
-        for id in await store.children(folder):
-            data, stat = await store.get(f"{folder}/{id}")
+        ids = await store.children(folder)
+        found = await asyncio.gather(*(store.get(f"{folder}/{id}") for id in ids))
+        for id, (data, stat) in zip(ids, found, strict=True):
             ended[id] = decode_task(id, data), stat.version
     return ended
 
