@@ -28,7 +28,7 @@ async def left(resource: QuotaResource, account: str = "acme") -> tuple[int, int
 
 async def test_what_was_reserved_and_not_used_is_given_back(town: Town) -> None:
     llm = await town.open("a")
-    async with llm.acquire("acme", 40) as grant:
+    async with llm.acquire("acme", 40, wait=5.0) as grant:
         assert await left(llm) == (60, 40, 0)
         grant.settle(25)
     assert await left(llm) == (75, 0, 25)
@@ -36,7 +36,7 @@ async def test_what_was_reserved_and_not_used_is_given_back(town: Town) -> None:
 
 async def test_without_settle_everything_reserved_is_spent(town: Town) -> None:
     llm = await town.open("a")
-    async with llm.acquire("acme", 40):
+    async with llm.acquire("acme", 40, wait=5.0):
         pass
     assert await left(llm) == (60, 0, 40)
 
@@ -44,60 +44,61 @@ async def test_without_settle_everything_reserved_is_spent(town: Town) -> None:
 async def test_work_that_fails_pays_nothing(town: Town) -> None:
     llm = await town.open("a")
     with pytest.raises(RuntimeError):
-        async with llm.acquire("acme", 40):
+        async with llm.acquire("acme", 40, wait=5.0):
             raise RuntimeError("the model is down")
     assert await left(llm) == (100, 0, 0)
 
 
 async def test_a_refusal_says_how_much_is_left(town: Town) -> None:
     llm = await town.open("a")
-    await (await llm.acquire("acme", 95)).release()
+    await (await llm.acquire("acme", 95, wait=5.0)).release()
     with pytest.raises(Refused) as refused:
-        await llm.acquire("acme", 6)
+        await llm.acquire("acme", 6, wait=5.0)
     assert (refused.value.limit, refused.value.remaining) == (100, 5)
-    await llm.acquire("acme", 5)
+    await llm.acquire("acme", 5, wait=5.0)
 
 
 async def test_nested_tenants_are_charged_at_all_levels_or_at_none(town: Town) -> None:
     llm = await town.open("a")
-    await (await llm.acquire("acme/search", 50)).release()
+    await (await llm.acquire("acme/search", 50, wait=5.0)).release()
     assert await left(llm, "acme/search") == (10, 0, 50)
     assert await left(llm, "acme") == (50, 0, 50)
     with pytest.raises(Refused, match="acme/search"):
-        await llm.acquire("acme/search", 11)
-    await (await llm.acquire("acme", 45)).release()
+        await llm.acquire("acme/search", 11, wait=5.0)
+    await (await llm.acquire("acme", 45, wait=5.0)).release()
     with pytest.raises(Refused, match="acme: 6 asked for, 5 of 100 left"):
-        await llm.acquire("acme/search", 6)
+        await llm.acquire("acme/search", 6, wait=5.0)
     assert await left(llm, "acme/search") == (10, 0, 50)
 
 
 async def test_the_same_key_twice_is_one_acquisition(town: Town) -> None:
     llm = await town.open("a")
     first, second = await asyncio.gather(
-        llm.acquire("acme", 10, key="r1").__aenter__(), llm.acquire("acme", 10, key="r1").__aenter__()
+        llm.acquire("acme", 10, key="r1", wait=5.0).__aenter__(),
+        llm.acquire("acme", 10, key="r1", wait=5.0).__aenter__(),
     )
     assert await left(llm) == (90, 10, 0)
     first.settle(7)
     await first.release()
     await second.release()
-    third = await llm.acquire("acme", 10, key="r1")
+    third = await llm.acquire("acme", 10, key="r1", wait=5.0)
     assert third.closed and third.used == 7
     assert await left(llm) == (93, 0, 7)
     with pytest.raises(UsageError, match="used for 10 units"):
-        await llm.acquire("acme", 11, key="r1")
-    await llm.acquire("beta", 11, key="r1")  # another tenant's key is another key
+        await llm.acquire("acme", 11, key="r1", wait=5.0)
+    await llm.acquire("beta", 11, key="r1", wait=5.0)  # another tenant's key is another key
 
 
 async def test_keys_survive_a_restart(town: Town) -> None:
     llm = await town.open("a")
-    grant = await llm.acquire("acme", 10, key="r1")
+    grant = await llm.acquire("acme", 10, key="r1", wait=5.0)
     grant.settle(4)
     await grant.release()
-    await llm.acquire("acme", 20, key="open")
+    await llm.acquire("acme", 20, key="open", wait=5.0)
     await town.close("a", cleanly=True)
     llm = await town.open("a")
-    assert (await llm.acquire("acme", 10, key="r1")).used == 4
-    again = await llm.acquire("acme", 20, key="open")
+    assert (await llm.acquire("acme", 10, key="r1", wait=5.0)).used == 4
+    again = await llm.acquire("acme", 20, key="open", wait=5.0)
     again.settle(1)
     await again.release()
     assert await left(llm) == (95, 0, 5)
@@ -105,7 +106,7 @@ async def test_keys_survive_a_restart(town: Town) -> None:
 
 async def test_a_hold_that_nobody_ends_is_charged_in_full(town: Town) -> None:
     llm = await town.open("a", hold_expiry_ns=100 * MILLISECOND_NS)
-    grant = await llm.acquire("acme", 40)
+    grant = await llm.acquire("acme", 40, wait=5.0)
     async with asyncio.timeout(5):
         while grant.data.used is None:
             await asyncio.sleep(0.05)
@@ -117,23 +118,23 @@ async def test_a_hold_that_nobody_ends_is_charged_in_full(town: Town) -> None:
 
 async def test_a_storm_of_nonsense_leaves_a_ledger_that_adds_up(town: Town) -> None:
     llm = await town.open("a")
-    grant = await llm.acquire("acme", 10)
+    grant = await llm.acquire("acme", 10, wait=5.0)
     for used in (11, 2**63, -1, 1.5, True, "3"):
         with pytest.raises(UsageError):
             grant.settle(used)  # type: ignore[arg-type]
     await grant.release()
     for amount in (0, -5, 2**63, 2**70, 1.0, True, "1", None):
         with pytest.raises(UsageError):
-            await llm.acquire("acme", amount)  # type: ignore[arg-type]
+            await llm.acquire("acme", amount, wait=5.0)  # type: ignore[arg-type]
     for tenant in ("nobody", "acme/", "", "a\nb", "x" * 300, None):
         with pytest.raises(UsageError):
-            await llm.acquire(tenant, 1)  # type: ignore[arg-type]
+            await llm.acquire(tenant, 1, wait=5.0)  # type: ignore[arg-type]
     for key in ("", "k" * 300, "a\x00b", 7):
         with pytest.raises(UsageError):
-            await llm.acquire("acme", 1, key=key)  # type: ignore[arg-type]
+            await llm.acquire("acme", 1, key=key, wait=5.0)  # type: ignore[arg-type]
     with pytest.raises(Refused):
-        await llm.acquire("acme", 2**63 - 1)
-    storm = [llm.acquire("acme", 3, key=f"k{number % 5}").__aenter__() for number in range(200)]
+        await llm.acquire("acme", 2**63 - 1, wait=5.0)
+    storm = [llm.acquire("acme", 3, key=f"k{number % 5}", wait=5.0).__aenter__() for number in range(200)]
     grants = await asyncio.gather(*storm)
     for held in grants:
         held.settle(2)
@@ -145,8 +146,8 @@ async def test_a_storm_of_nonsense_leaves_a_ledger_that_adds_up(town: Town) -> N
 
 async def test_late_settles_of_another_grant_with_the_same_key_are_refused(town: Town) -> None:
     llm = await town.open("a")
-    first = await llm.acquire("acme", 10, key="k")
-    second = await llm.acquire("acme", 10, key="k")
+    first = await llm.acquire("acme", 10, key="k", wait=5.0)
+    second = await llm.acquire("acme", 10, key="k", wait=5.0)
     first.settle(3)
     await first.release()
     second.settle(9)
@@ -177,9 +178,9 @@ async def test_two_nodes_share_one_quota(town: Town) -> None:
 
 async def test_units_outlive_a_node_that_is_dropped(town: Town) -> None:
     llm = await town.open("a")
-    async with llm.acquire("acme", 30):
+    async with llm.acquire("acme", 30, wait=5.0):
         pass
-    held = await llm.acquire("acme", 20)
+    held = await llm.acquire("acme", 20, wait=5.0)
     await town.close("a", cleanly=False)
     llm = await town.open("a")
     assert held.amount == 20 and await left(llm) == (50, 20, 30)
@@ -194,19 +195,19 @@ async def test_fast_mode_loses_at_most_a_block_when_a_node_is_dropped(town: Town
     await asyncio.sleep(0.05)
     await town.close("a", cleanly=False)
     llm = await town.open("a", mode="fast", block=50)
-    assert await llm.acquire("beta", 1)
+    assert await llm.acquire("beta", 1, wait=5.0)
     unspent, held, spent = await left(llm, "beta")
     assert unspent + held + spent == 1_000 and 5 <= spent <= 55
 
 
 async def test_fast_mode_stopped_cleanly_loses_nothing(town: Town) -> None:
     llm = await town.open("a", mode="fast", block=50)
-    grant = await llm.acquire("beta", 5)
+    grant = await llm.acquire("beta", 5, wait=5.0)
     grant.settle(3)
     await grant.release()
     await town.close("a")
     llm = await town.open("a")
-    await (await llm.acquire("beta", 1)).release()
+    await (await llm.acquire("beta", 1, wait=5.0)).release()
     assert await left(llm, "beta") == (996, 0, 4)
 
 
@@ -222,14 +223,14 @@ async def test_exact_mode_does_not_grant_without_its_journal(town: Town) -> None
 async def test_a_top_up_reaches_every_node_and_a_cut_takes_what_is_unspent(town: Town) -> None:
     one = await town.open("a")
     two = await town.open("b")
-    await (await one.acquire("acme", 100, wait=2.0)).release()
+    await (await one.acquire("acme", 100, wait=5.0)).release()
     with pytest.raises(Refused):
-        await two.acquire("acme", 1, wait=2.0)
+        await two.acquire("acme", 1, wait=5.0)
     await one.set_limit("acme", 150)
     async with asyncio.timeout(5):
         while True:
             try:
-                await (await two.acquire("acme", 30, wait=2.0)).release()
+                await (await two.acquire("acme", 30, wait=5.0)).release()
                 break
             except Refused:
                 await asyncio.sleep(0.02)  # the watch has not told yet
@@ -238,17 +239,17 @@ async def test_a_top_up_reaches_every_node_and_a_cut_takes_what_is_unspent(town:
         while (total := (await one.take_survey())["acme"]).unspent != 10 or total.missing != 0:
             await asyncio.sleep(0.05)
     with pytest.raises(Refused):
-        await two.acquire("acme", 11, wait=2.0)
+        await two.acquire("acme", 11, wait=5.0)
 
 
 async def test_a_new_policy_changes_limits_and_refuses_what_needs_a_restart(town: Town) -> None:
     llm = await town.open("a")
-    await (await llm.acquire("acme", 90)).release()
+    await (await llm.acquire("acme", 90, wait=5.0)).release()
     await llm.reconfigure(QuotaPolicy(name="llm", tenants={**TENANTS, "acme": QuotaTenant(limit=200)}))
     async with asyncio.timeout(5):
         while accounts.total(llm.courier.mints["acme"]) != 200:
             await asyncio.sleep(0.01)
-    await llm.acquire("acme", 100, wait=2.0)
+    await llm.acquire("acme", 100, wait=5.0)
     with pytest.raises(UsageError, match="mode changed"):
         await llm.reconfigure(QuotaPolicy(name="llm", tenants=TENANTS, mode="fast"))
 
@@ -257,7 +258,7 @@ async def test_warnings_are_told_once(town: Town) -> None:
     llm = await town.open("a")
     told: list[tuple[str, int]] = []
     llm.on_warning(lambda account, percent: told.append((account, percent)))
-    await (await llm.acquire("acme", 96)).release()
+    await (await llm.acquire("acme", 96, wait=5.0)).release()
     async with asyncio.timeout(10):
         while len(told) < 2:
             await asyncio.sleep(0.05)
@@ -266,21 +267,21 @@ async def test_warnings_are_told_once(town: Town) -> None:
 
 async def test_a_window_is_an_account_of_its_own(town: Town) -> None:
     llm = await town.open("a", window="month")
-    await (await llm.acquire("acme", 100)).release()
+    await (await llm.acquire("acme", 100, wait=5.0)).release()
     (account,) = [name for name in llm.courier.mints if name.startswith("acme@")]
     with pytest.raises(Refused) as refused:
-        await llm.acquire("acme", 1)
+        await llm.acquire("acme", 1, wait=5.0)
     assert refused.value.retry_after is not None and refused.value.retry_after < 32 * 86_400
     llm._window, llm._window_end = "2999-01", None
     llm._chains.clear()
-    await llm.acquire("acme", 100)
+    await llm.acquire("acme", 100, wait=5.0)
     assert account != "acme@2999-01" and "acme@2999-01" in llm.courier.mints
 
 
 async def test_shadow_decides_and_refuses_nobody(town: Town) -> None:
     llm = await town.open("a", shadow=True)
-    await (await llm.acquire("acme", 100)).release()
-    async with llm.acquire("acme", 50) as grant:
+    await (await llm.acquire("acme", 100, wait=5.0)).release()
+    async with llm.acquire("acme", 50, wait=5.0) as grant:
         assert grant.fallback == "shadow"
     assert llm.statistics()["tenant"]["acme"]["refused"] == 1
     assert await left(llm) == (0, 0, 100)
@@ -288,12 +289,12 @@ async def test_shadow_decides_and_refuses_nobody(town: Town) -> None:
 
 async def test_a_restored_copy_of_a_ledger_is_refused(town: Town) -> None:
     llm = await town.open("a")
-    await (await llm.acquire("acme", 10)).release()
+    await (await llm.acquire("acme", 10, wait=5.0)).release()
     await town.close("a")
     copy = town.folder / "copy"
     shutil.copytree(town.folder / "a", copy)
     llm = await town.open("a")
-    await (await llm.acquire("acme", 50)).release()
+    await (await llm.acquire("acme", 50, wait=5.0)).release()
     await town.close("a")
     shutil.rmtree(town.folder / "a")
     shutil.copytree(copy, town.folder / "a")
@@ -304,7 +305,7 @@ async def test_a_restored_copy_of_a_ledger_is_refused(town: Town) -> None:
 async def test_a_node_without_its_ledger_begins_another_only_when_fenced(town: Town) -> None:
     llm = await town.open("a")
     other = await town.open("b")
-    await (await llm.acquire("acme", 10, wait=2.0)).release()
+    await (await llm.acquire("acme", 10, wait=5.0)).release()
     layout = other.courier.layout
     await town.close("a")
     shutil.move(town.folder / "a", town.folder / "lost")
@@ -330,7 +331,7 @@ async def test_a_node_without_its_ledger_begins_another_only_when_fenced(town: T
 
 async def test_explain_and_statistics_say_where_the_units_are(town: Town) -> None:
     llm = await town.open("a")
-    await (await llm.acquire("acme/search", 10)).release()
+    await (await llm.acquire("acme/search", 10, wait=5.0)).release()
     explanation = llm.explain("acme/search")
     assert any("acme may use 100 units" in sentence for sentence in explanation.sentences)
     assert explanation.figures["acme/search.spent"] == 10
@@ -345,7 +346,7 @@ async def test_explain_and_statistics_say_where_the_units_are(town: Town) -> Non
 async def test_waiting_ends_with_unknown_when_a_node_cannot_be_reached(town: Town) -> None:
     one = await town.open("a")
     two = await town.open("b")
-    await (await one.acquire("beta", 10, wait=2.0)).release()
+    await (await one.acquire("beta", 10, wait=5.0)).release()
     await accounts.top_up(town.worlds["a"].store, one.courier.layout, "beta", 1_000, "b")
     async with asyncio.timeout(10):
         while two.courier.book.ledger.account("beta").unspent < 1_000 or "b" not in (

@@ -66,6 +66,8 @@ def test_a_budget_is_shown_topped_up_cut_and_a_lost_node_written_off(tmp_path: P
             assert json.loads(topped.stdout) == {"account": "acme", "limit": 140}
             cut = invoke("quota", "topup", "acme", "-10", "--policy", policy)
             assert cut.stdout == "acme: the limit is 130 now\n"
+            over = invoke("quota", "topup", "acme", str(2**63 - 1), "--policy", policy)
+            assert "would pass 2^63 - 1" in str(over.exception)
             b.resource("llm").acquire("acme", 30, wait=5).take().release()
             with pytest.raises(bursar.Refused):
                 b.resource("llm").acquire("acme", 1, wait=5).take()

@@ -19,8 +19,8 @@ waiting requests first, then by how fast each uses units (distribution, algorith
 **The parts.** `entries`, `ledger`, `replay`: units and the journal. `messages`, `demand`,
 `allocation`, `gathering`, `round`, `rules`: the rounds, with the paper's own rules switchable. `book`: one
 node's state. `tree`: who is whose parent, through the store. `windows`, `accounts`: a calendar
-window is an account of its own; top-ups and cuts. `survey`, `operations`: what people ask and do.
-`courier`, `resource`: the rest.
+window is an account of its own; top-ups and cuts. `survey`, `watch`, `operations`: what people
+ask and do. `courier`, `resource`: the rest.
 
 **What differs from the paper, and why.** Rates are units a second, not a unit per event, so that
 those of two nodes compare. Equations 5 and 6 are used the way the text has them (the listing swaps

@@ -15,9 +15,11 @@ from bursar.errors import (
     NodeMissingError,
     SessionExpiredError,
     StoreUnknownError,
+    UsageError,
     VersionError,
 )
 from bursar.quotas.layout import Layout, Mints, read_mints, read_name, split_evenly, write_mints
+from bursar.resource import AMOUNT_MAX
 from bursar.world import MILLISECOND_NS, Store, World
 
 RETRY_NS = 50 * MILLISECOND_NS
@@ -63,6 +65,8 @@ async def _add(
         change = amount(mints)
         if change == 0:
             return mints
+        if total(mints) + change > AMOUNT_MAX:
+            raise UsageError(f"{account} has {total(mints)} units: {change} more would pass 2^63 - 1")
         mints.append((ledger, change))
         try:
             await store.set(layout.account(account), write_mints(mints), stat.version)

@@ -4,30 +4,26 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
-from bursar.errors import BursarError, NodeExistsError, Refused, StoreError, Unknown, UsageError
+from bursar.errors import BursarError, Refused, StoreError, Unknown, UsageError
 from bursar.policy.values import QuotaPolicy
-from bursar.quotas import accounts, survey
+from bursar.quotas import accounts
 from bursar.quotas.book import Refusal
 from bursar.quotas.courier import QuotaCourier
 from bursar.quotas.ledger import Account, Hold
 from bursar.quotas.rules import BURSAR, Rules
 from bursar.quotas.survey import Total
+from bursar.quotas.watch import WarningTaker, Watch, write_total
 from bursar.quotas.windows import account_name, window_of
 from bursar.resource import Explanation, Grant, Resource, check_amount
-from bursar.world import MILLISECOND_NS, SECOND_NS, Message, World
+from bursar.world import MILLISECOND_NS, SECOND_NS, World
 
 ANSWER_NS = 200 * MILLISECOND_NS
 """To find out whether there are units anywhere may take this long, beyond what a caller waits."""
 
-SURVEY_NS = 2 * SECOND_NS
-SURVEY_FRESH_NS = SECOND_NS // 2
 COARSE_NS = SECOND_NS // 2
-
-WarningTaker = Callable[[str, int], None]
-"""Told (account, percent) once for each, by one node of all."""
 
 
 def open_resource(world: World, name: str, policy: QuotaPolicy) -> QuotaResource:
@@ -78,19 +74,13 @@ class QuotaResource(Resource):
         self._keyed: dict[str, asyncio.Future[Hold]] = {}
         self._coarse_now = world.clock.now()
         self._counts: dict[str, Counter[str]] = {}
-        self._totals: dict[str, Total] = {}
-        self._surveyed_at: int | None = None
-        self._surveys = 0
-        self._takers: list[WarningTaker] = []
-        self.warned: list[tuple[str, int]] = []
+        self.watch = Watch(world, self.courier, policy.warnings)
 
     async def start(self) -> None:
         await self.courier.open()
         self._renew_holds()
-        topic = f"{self.courier.topic}/survey"
-        self._world.network.serve(topic, survey.Ask, self._report)
-        self._world.spawn(self._keep_time(), f"{topic}.time")
-        self._world.spawn(self._keep_watch(), f"{topic}.warnings")
+        self._world.spawn(self._keep_time(), f"{self.courier.topic}.time")
+        self.watch.start()
 
     async def stop(self) -> None:
         await self.courier.close()
@@ -105,6 +95,7 @@ class QuotaResource(Resource):
         if fixed:
             raise UsageError(f"{self.name}: {', '.join(fixed)} changed; restart the daemon for that")
         old, self._policy = self._policy, policy
+        self.watch.warnings = policy.warnings
         self._chains.clear()
         self._ready.clear()
         for tenant, terms in policy.tenants.items():
@@ -120,7 +111,7 @@ class QuotaResource(Resource):
         await accounts.change_limit(self._world.store, courier.layout, account, limit, courier.book.identity)
 
     def on_warning(self, taker: WarningTaker) -> None:
-        self._takers.append(taker)
+        self.watch.takers.append(taker)
 
     # -- acquiring
 
@@ -318,58 +309,14 @@ class QuotaResource(Resource):
 
     # -- telling
 
-    async def _report(self, sender: str, message: Message) -> Message:
-        return survey.make_report(self.courier.book, self._world.clock.now())
-
     async def take_survey(self) -> Mapping[str, Total]:
         """Ask every node what it has; the audit of every account."""
-        courier = self.courier
-        reports = await survey.collect(self._world, f"{courier.topic}/survey", courier.book)
-        members = (courier.book.members or frozenset()) | courier.book.fenced
-        self._totals = {
-            account: survey.add_up(account, accounts.total(mints), reports, members)
-            for account, mints in courier.mints.items()
-        }
-        self._surveyed_at = self._world.clock.now()
-        self._surveys += 1
-        return self._totals
-
-    async def _keep_watch(self) -> None:
-        """The root looks at the whole from time to time, and tells when much of it is used."""
-        while True:
-            await self._world.clock.sleep(SURVEY_NS)
-            if self.courier.book.parent is None and self._policy.warnings:
-                for account, total in (await self.take_survey()).items():
-                    await self._warn(account, total)
-
-    async def _warn(self, account: str, total: Total) -> None:
-        for percent in self._policy.warnings:
-            if (
-                total.limit
-                and total.used * 100 >= percent * total.limit
-                and (account, percent) not in self.warned
-            ):
-                if await self._tell_once(account, percent):
-                    self._world.trace("quota.warning", account=account, percent=percent)
-                    for taker in self._takers:
-                        taker(account, percent)
-                self.warned.append((account, percent))
-
-    async def _tell_once(self, account: str, percent: int) -> bool:
-        try:
-            await self._world.store.create(self.courier.layout.warning(account, percent))
-        except NodeExistsError:
-            return False
-        except StoreError:
-            return True  # told perhaps twice rather than never
-        return True
+        return await self.watch.take_survey()
 
     def statistics(self) -> Mapping[str, Any]:
         """This node's part, and the whole as the last survey found it; asking begins another."""
-        book, now = self.courier.book, self._world.clock.now()
-        if self._surveyed_at is None or now - self._surveyed_at > SURVEY_FRESH_NS:
-            self._surveyed_at = now
-            self._world.spawn(self.take_survey(), f"{self.courier.topic}.survey")
+        book = self.courier.book
+        self.watch.refresh()
         return {
             "ledger": book.identity,
             "generation": book.ledger.generation,
@@ -380,8 +327,8 @@ class QuotaResource(Resource):
             "mode": self._policy.mode,
             "holds": len(book.ledger.holds),
             "tenant": {tenant: self._count(tenant) for tenant in self._policy.tenants},
-            "surveys": self._surveys,
-            "whole": {account: _write_total(total) for account, total in self._totals.items()},
+            "surveys": self.watch.surveys,
+            "whole": {account: write_total(total) for account, total in self.watch.totals.items()},
         }
 
     def _count(self, tenant: str) -> dict[str, int]:
@@ -436,20 +383,3 @@ def _check_key(hold: Hold, amount: int, key: str) -> Hold:
             f"key {key!r} was used for {hold.amount} units already, not {amount}: use another key"
         )
     return hold
-
-
-def _write_total(total: Total) -> dict[str, Any]:
-    return {
-        "limit": total.limit,
-        "unspent": total.unspent,
-        "held": total.held,
-        "spent": total.spent,
-        "in_flight": total.in_flight,
-        "rate": total.rate,
-        "lasts_s": -1.0 if total.lasts_s is None else total.lasts_s,
-        "missing": "unknown" if total.missing is None else total.missing,
-        "ledger": {
-            name: {"unspent": line.unspent, "held": line.held, "spent": line.spent, "rate": line.rate}
-            for name, line in total.ledgers.items()
-        },
-    }

@@ -1,0 +1,106 @@
+"""Looks at the whole of a quota: for whoever asks, and to warn when much of it is used."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from bursar.errors import NodeExistsError, StoreError
+from bursar.quotas import accounts, survey
+from bursar.quotas.courier import QuotaCourier
+from bursar.quotas.survey import Total
+from bursar.world import SECOND_NS, Message, World
+
+SURVEY_NS = 2 * SECOND_NS
+SURVEY_FRESH_NS = SECOND_NS // 2
+
+WarningTaker = Callable[[str, int], None]
+"""Told (account, percent) once for each, by one node of all."""
+
+
+class Watch:
+    """One node's view of the whole. `totals` is what the last survey found; `surveys` counts them."""
+
+    def __init__(self, world: World, courier: QuotaCourier, warnings: Sequence[int]) -> None:
+        self.totals: dict[str, Total] = {}
+        self.surveys = 0
+        self.takers: list[WarningTaker] = []
+        self._world = world
+        self._courier = courier
+        self.warnings = warnings
+        self._warned: dict[tuple[str, int], None] = {}
+        self._began_at: int | None = None
+        self._topic = f"{courier.topic}/survey"
+
+    def start(self) -> None:
+        self._world.network.serve(self._topic, survey.Ask, self._report)
+        self._world.spawn(self._keep_watch(), f"{self._topic}.warnings")
+
+    async def _report(self, sender: str, message: Message) -> Message:
+        return survey.make_report(self._courier.book, self._world.clock.now())
+
+    def refresh(self) -> None:
+        """Begin a survey if the last is old."""
+        now = self._world.clock.now()
+        if self._began_at is None or now - self._began_at > SURVEY_FRESH_NS:
+            self._began_at = now
+            self._world.spawn(self.take_survey(), f"{self._topic}.ask")
+
+    async def take_survey(self) -> Mapping[str, Total]:
+        """Ask every node what it has; the audit of every account."""
+        self._began_at = self._world.clock.now()
+        book = self._courier.book
+        reports = await survey.collect(self._world, self._topic, book)
+        members = (book.members or frozenset()) | book.fenced
+        self.totals = {
+            account: survey.add_up(account, accounts.total(mints), reports, members)
+            for account, mints in self._courier.mints.items()
+        }
+        self.surveys += 1
+        return self.totals
+
+    async def _keep_watch(self) -> None:
+        """The root looks at the whole from time to time, and tells when much of it is used."""
+        while True:
+            await self._world.clock.sleep(SURVEY_NS)
+            if self._courier.book.parent is None and self.warnings:
+                for account, total in (await self.take_survey()).items():
+                    await self._warn(account, total)
+
+    async def _warn(self, account: str, total: Total) -> None:
+        for percent in self.warnings:
+            if (account, percent) in self._warned or not total.limit:
+                continue
+            if total.used * 100 >= percent * total.limit:
+                if await self._is_first(account, percent):
+                    self._world.trace("quota.warning", account=account, percent=percent)
+                    for taker in self.takers:
+                        taker(account, percent)
+                self._warned[account, percent] = None
+
+    async def _is_first(self, account: str, percent: int) -> bool:
+        """Whether no other node has told it."""
+        try:
+            await self._world.store.create(self._courier.layout.warning(account, percent))
+        except NodeExistsError:
+            return False
+        except StoreError:
+            return True  # told perhaps twice rather than never
+        return True
+
+
+def write_total(total: Total) -> dict[str, Any]:
+    return {
+        "limit": total.limit,
+        "unspent": total.unspent,
+        "held": total.held,
+        "spent": total.spent,
+        "in_flight": total.in_flight,
+        "rate": total.rate,
+        "lasts_s": -1.0 if total.lasts_s is None else total.lasts_s,
+        "missing": "unknown" if total.missing is None else total.missing,
+        "ledger": {
+            name: {"unspent": line.unspent, "held": line.held, "spent": line.spent, "rate": line.rate}
+            for name, line in total.ledgers.items()
+        },
+    }
