@@ -18,7 +18,14 @@ import pytest
 
 EXAMPLES = Path(__file__).parent.parent / "examples"
 TIMEOUT_S = 90
-TESTED = {"blkio_host", "exactly_once", "fastapi_service", "llm_gateway", "memcached_cluster", "vm_operations"}
+TESTED = {
+    "blkio_host",
+    "exactly_once",
+    "fastapi_service",
+    "llm_gateway",
+    "memcached_cluster",
+    "vm_operations",
+}
 
 
 def run(name: str, *arguments: str, cwd: Path) -> str:
