@@ -129,3 +129,13 @@ def test_a_block_that_is_being_charged_when_everything_is_gathered_is_gathered_t
     rest = office.ask("a", 5)
     office.deliver_all()
     assert office.outcome("a", rest) == 5
+
+
+def test_a_top_up_that_is_not_durable_yet_is_not_refused() -> None:
+    office = Office({"a": 10})
+    assert office.outcome("a", office.ask("a", 11)) == Refusal(ACCOUNT, left=10, asked=11)
+    topping = office.books["a"].mint(NOW, ACCOUNT, [("a", 10), ("a", 5)])
+    wanted = office.ask("a", 11)
+    assert office.outcome("a", wanted) is None
+    office.perform("a", topping)
+    assert office.outcome("a", wanted) == 11

@@ -102,6 +102,11 @@ class NodeBook:
     def identity(self) -> str:
         return self.ledger.identity
 
+    @property
+    def awaits_sync(self) -> bool:
+        """Whether a message, an answer or a step waits for what was written to be durable."""
+        return bool(self._deferred)
+
     def chain(self, names: Iterable[str]) -> list[Account]:
         return [self.ledger.account(name) for name in names]
 
@@ -148,6 +153,7 @@ class NodeBook:
 
     def mint(self, now: int, name: str, mints: Sequence[tuple[str, int]]) -> Effects:
         """The account's list in the store, whole: (ledger, amount) of each entry, from the first."""
+        self.round(self.ledger.account(name)).hear_mints(len(mints))
         for number, (ledger, amount) in enumerate(mints, start=1):
             if ledger == self.identity:
                 self.ledger.mint(name, number, amount)

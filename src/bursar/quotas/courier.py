@@ -29,6 +29,9 @@ from bursar.world import MILLISECOND_NS, Message, World
 ResultT = TypeVar("ResultT")
 
 RETRY_NS = 50 * MILLISECOND_NS
+LINGER_NS = 2 * MILLISECOND_NS
+"""A line that nobody waits for, a settlement, may wait so long for others to be synced with."""
+
 COMPACT_LINES = 100_000
 """The journal is made short again after so many lines."""
 
@@ -48,6 +51,7 @@ class QuotaCourier:
         self._lines = 0
         self._replaced = 0
         self._sync_wanted = asyncio.Event()
+        self._lingering = False
         self._waiting: dict[int, asyncio.Future[Hold | Refusal | None]] = {}
         self._alarm = Alarm(world, self.topic, lambda: self.book.wake_at(), self._tick)
         self._watcher = AccountWatcher(world, self.layout, self._mint)
@@ -144,6 +148,7 @@ class QuotaCourier:
 
     def perform(self, effects: Effects) -> None:
         """Carry out what the book asked for, and hand out what it answered."""
+        lines = self._lines
         for effect in effects:
             match effect:
                 case Send(to, message):
@@ -151,10 +156,25 @@ class QuotaCourier:
                 case Record(data):
                     self._journal.append(data)
                     self._lines += 1
-                    self._sync_wanted.set()
+        if self._lines > lines:
+            self._want_sync()
         if self.book.answers:
             self._hand_out()
         self._alarm.set()
+
+    def _want_sync(self) -> None:
+        """At once if anybody waits for it. A settlement is told before it is durable: syncing it
+        alone would only make the next grant wait for two syncs."""
+        if self.book.awaits_sync:
+            self._sync_wanted.set()
+        elif not self._lingering:
+            self._lingering = True
+            self.world.spawn(self._linger(), f"{self.topic}.linger")
+
+    async def _linger(self) -> None:
+        await self.world.clock.sleep(LINGER_NS)
+        self._lingering = False
+        self._sync_wanted.set()
 
     def _hand_out(self) -> None:
         answers, self.book.answers = self.book.answers, []

@@ -23,7 +23,8 @@ class Demand:
     """theta_ns   how long a re-allocation takes, measured (eq. 1)
     size       the mean request
     charging   units that are being charged ahead, not durable yet (`fast`)
-    mints      entries of the account's list in the store that were taken in
+    mints      entries of the account's list in the store that were taken in, durably
+    told_mints entries that are known to be there: nothing is decided before they are taken in
     owners     the ledgers that they name
     asked_upto the newest request that the last re-allocation was for
     scarce     so little is left that it stays at the root
@@ -38,6 +39,7 @@ class Demand:
         self.size = 0
         self._seen = 0
         self.mints = 0
+        self.told_mints = 0
         self.owners: frozenset[str] = frozenset()
         self.charging = 0
         self.scarce = False
@@ -92,7 +94,7 @@ class Demand:
     def known_left(self, now: int) -> int | None:
         """What was left anywhere when that was last decided, if it is still to be believed."""
         verdict = self._verdict
-        if verdict is None or verdict.mints < self.mints or self.rules.paper:
+        if verdict is None or verdict.mints < self.told_mints or self.rules.paper:
             return None
         if self._verdict_until is not None and now >= self._verdict_until:
             return None
@@ -113,6 +115,8 @@ class Demand:
         return left is None or amount <= max(left, self.here())
 
     def learn_verdict(self, now: int, verdict: Verdict) -> None:
+        if verdict.mints < self.told_mints:
+            return  # the quota has changed since
         self._verdict = verdict
         self.returned = 0
         self._verdict_upto = self.asked_upto
@@ -134,12 +138,17 @@ class Demand:
         self._verdict = None
         self.scarce = False
 
+    def hear_mints(self, mints: int) -> None:
+        """The quota changes: what was decided before no longer holds."""
+        if mints > self.told_mints:
+            self.told_mints = mints
+            self.forget_verdict()
+
     def learn_mints(self, mints: int, quota: int, owners: frozenset[str]) -> None:
-        """The quota changed: what was decided before no longer holds."""
+        """What the list says is in this ledger, as far as it is this ledger's."""
         self.mints = mints
         self.owners = owners
         self.burn.quota = max(quota, 1)
-        self.forget_verdict()
 
     def learn_duration(self, duration_ns: int) -> None:
         self.theta_ns = (self.theta_ns + duration_ns) // 2

@@ -333,7 +333,7 @@ class Round(Gathering):
         if book.members is None:
             return None  # the tree is not known yet
         everybody = book.members | self.owners
-        if not statement.is_complete(state, everybody, book.fenced, self.mints):
+        if not statement.is_complete(state, everybody, book.fenced, self.told_mints):
             return None
         self.scarce = self._is_scarce(book)
         used, _ = serve_wants(self.account.unspent, self._all_wants())
