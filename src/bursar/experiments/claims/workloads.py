@@ -101,5 +101,10 @@ def _ancestors(index: int, branching: int) -> list[int]:
 
 def draw_shared(tasks: int, resources: int, duration: int = 10) -> list[Job]:
     """Section 5.4.1: all tasks share all resources."""
-    needs = tuple(Requirement(f"r{name:03d}", Mode.SHARED) for name in range(resources))
+    return draw_alike(tasks, resources, Mode.SHARED, duration)
+
+
+def draw_alike(tasks: int, resources: int, mode: Mode, duration: int = 10) -> list[Job]:
+    """Every task needs all resources, in the same mode."""
+    needs = tuple(Requirement(f"r{name:03d}", mode) for name in range(resources))
     return [Job(0.0, duration, needs) for _ in range(tasks)]
