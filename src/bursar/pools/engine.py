@@ -15,10 +15,15 @@ from bursar.errors import NetworkError, UsageError
 from bursar.pools.baton import Baton
 from bursar.pools.engine_book import EngineBook
 from bursar.pools.layout import AMOUNT_MAX, TICK_NS, perform
-from bursar.world import Clock, Words
+from bursar.world import MILLISECOND_NS, Clock, Words
 
 CHUNK = 512
 """Tokens minted at once: the most that may be used after the period has ended unseen."""
+
+
+LOOK_NS = MILLISECOND_NS
+"""Who takes what there is looks for more so often, not every time: tokens of a paced engine come due
+all the time."""
 
 
 class Engine:
@@ -65,7 +70,8 @@ class Engine:
         with self._baton:
             now = self._clock.now()
             self._drain()
-            if self.book.usable(now) < tokens or now - self._looked_at >= TICK_NS:
+            usable, looked_ns = self.book.usable(now), now - self._looked_at
+            if usable < 1 or looked_ns >= (LOOK_NS if usable < tokens else TICK_NS):
                 self._look(now, tokens)
             taken = min(tokens, self.book.usable(now))
             self.book.take(now, taken)
