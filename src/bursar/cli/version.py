@@ -5,11 +5,11 @@ from __future__ import annotations
 from importlib.metadata import version
 
 LABELS = {
-    "rate": "experimental",
-    "share": "experimental",
+    "rate": "beta",
+    "share": "beta",
     "pool": "experimental",
-    "quota": "experimental",
-    "claim": "experimental",
+    "quota": "beta",
+    "claim": "beta",
 }
 """How far each kind can be trusted. experimental: may change and may be wrong; beta: its promises
 are tested, its interface may still change; stable: neither changes without notice."""
