@@ -220,33 +220,6 @@ async def test_an_instance_that_goes_leaves_its_tasks_to_others(house: House) ->
     assert {task.outcome for task in ends} == {"ok"}
 
 
-async def test_whoever_comes_gets_its_share_of_what_waits(house: House) -> None:
-    began: list[str] = []
-    go = asyncio.Event()
-
-    def worker(name: str) -> InProcessTracker:
-        async def work(dispatch: Dispatch) -> bytes:
-            began.append(name)
-            await go.wait()
-            return b""
-
-        return InProcessTracker(work)
-
-    one = await house.open(worker("one"))
-    async with one.claim(["gate:E"], "ops"):
-        ids = [await one.submit("t", f"gate:S, n{number}:E") for number in range(30)]
-        two = await house.open(worker("two"))
-        async with asyncio.timeout(20):
-            while len(one.instance.queue.entries) + len(two.instance.queue.entries) < 30:
-                await asyncio.sleep(0.02)
-            while not two.instance.queue.entries:
-                await asyncio.sleep(0.02)
-    go.set()
-    for id in ids:
-        assert (await asyncio.wait_for(two.wait_for(id), 20)).outcome == "ok"
-    assert len(began) == 30 and {"one", "two"} == set(began)
-
-
 @pytest.mark.parametrize("dead_holder", ["keep", "requeue", "fail"])
 async def test_a_dead_holder_is_treated_as_the_policy_says(house: House, dead_holder: Any) -> None:
     one, two = await house.open(dead_holder=dead_holder), await house.open(dead_holder=dead_holder)

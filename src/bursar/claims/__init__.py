@@ -39,8 +39,9 @@ completion is recorded once, and a deposed owner is refused wherever a guard sta
   past which a task reserves its names (6.2.1). The thesis's own order is there as `release_order`.
 - Grants, and ends, go many to a transaction, and several transactions are in flight (6.2.3). A
   transaction is never built on what another one in flight has yet to make so.
-- Tasks are divided among the instances by a hash, and handed over when an instance comes. In the
-  thesis each takes the first it finds: whoever starts first then has them all.
+- Tasks are divided among the instances by a hash; one that has nothing to do asks, and one that has
+  more than it can begin gives it some. In the thesis each takes the first it finds: whoever starts
+  first then has them all.
 - Names that nobody uses are removed; the thesis keeps every resource that ever was.
 
 **The bound of waiting.** A task that has waited `aging` reserves its names; from then on nobody who

@@ -18,14 +18,11 @@ from __future__ import annotations
 
 from typing import Any
 
-from bursar.claims.ground import LOOK_NS, RETRY_NS, TEND_NS, Reservation
+from bursar.claims.ground import ASK_NS, LOOK_NS, RETRY_NS, TEND_NS, Reservation
 from bursar.claims.model import State, Task
 from bursar.claims.requirements import Mode
 from bursar.claims.sweeping import Sweeping
 from bursar.errors import FormatError, SessionExpiredError, StoreUnknownError
-
-ASK_ROUNDS = 3
-"""An idle instance asks for tasks, while others have some, once in so many rounds of tending."""
 
 
 class Instance(Sweeping):
@@ -66,9 +63,8 @@ class Instance(Sweeping):
             for id, mine in list(self.mine.items()):
                 if mine.task.deadline and mine.task.deadline < wall_ns and mine.task.state is State.PENDING:
                     self._spawn(self._give_up(id), "deadline")
-            if rounds % ASK_ROUNDS == 0 and self._is_idle() and self._has_foreign:
+            if rounds % (ASK_NS // TEND_NS) == 0 and self._is_idle() and self._has_foreign:
                 self._look.set()
-                self._spawn(self._ask(), "ask")
             if rounds % (LOOK_NS // TEND_NS + 1) == 0:
                 self._look.set()
                 if self._sweeps():

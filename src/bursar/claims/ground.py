@@ -40,6 +40,12 @@ FRESH_NS = 50 * MILLISECOND_NS
 LOOK_NS = 5 * SECOND_NS
 """Watches tell when to look for tasks that nobody looks after; this is for what they do not tell."""
 
+ASK_NS = 400 * MILLISECOND_NS
+"""An instance with nothing to do asks, while others have tasks, at most so often."""
+
+HELPINGS = 4
+"""Tasks that go from one instance to another at a time, for each that it can do at a time."""
+
 LOOK_AGAIN_NS = SECOND_NS
 """What falls to another instance, and is not taken by it for so long, anybody takes."""
 
@@ -139,9 +145,9 @@ class Ground:
         self._sweeps_begun = 0
         self._unsure: dict[str, None] = {}
         self._passed: dict[str, int] = {}
-        self._kept: dict[str, None] = {}
         self._given: dict[str, int] = {}
         self._asked = False
+        self._asked_ns = 0
         self._has_foreign = False
         self._written: dict[str, None] = {}
         self._deferred: list[Mine] = []
@@ -287,7 +293,6 @@ class Ground:
         self._in_flight = 0
         self._followed.clear()
         self._tracked.clear()
-        self._kept.clear()
 
     async def _wait_for_session(self) -> None:
         while self._session == 0 and not self._stopping:

@@ -6,6 +6,8 @@ import asyncio
 
 from bursar.claims.granting import Granting
 from bursar.claims.ground import (
+    ASK_NS,
+    HELPINGS,
     LOOK_AGAIN_NS,
     RETRY_NS,
     TAKE_AT_ONCE,
@@ -48,18 +50,20 @@ class Takeover(Granting):
 
     async def _take_over(self, generation: int) -> None:
         store = self.world.store
-        known, self._instances = self._instances, await store.children(self.layout.instances)
+        self._instances = await store.children(self.layout.instances)
         self._others = max(0, len(self._instances) - 1)
         await store.sync()
-        await self._hand_over(known)
-        if self._asked:
-            await self._give()
+        if self._draining or self._asked:
+            await self._share()
         await self._settle_unsure(generation)
         found = self._divide(await self._find_unmarked())
         for first in range(0, len(found), TAKE_AT_ONCE):
             if generation != self._generation or (first and self._look.is_set()):
                 return  # others may have come or gone: divide anew
             await self._take(found[first : first + TAKE_AT_ONCE], generation)
+        if self._has_foreign and self._is_idle() and self.world.clock.now() - self._asked_ns >= ASK_NS:
+            self._asked_ns = self.world.clock.now()
+            await self._ask()
 
     async def _find_unmarked(self) -> list[str]:
         """Tasks that nobody looks after. Marks are listed only where there are others' tasks."""
@@ -80,15 +84,14 @@ class Takeover(Granting):
 
     def _divide(self, found: list[str]) -> list[str]:
         """Instances that look at the same moment do not grab at the same tasks: each takes its share
-        at once, and keeps what another has not taken for a while."""
+        at once, some more if it has nothing to do, and what another has not taken for a while."""
         now_ns = self.world.clock.now()
         since = {id: self._passed.get(id, now_ns) for id in found}
         self._given = {id: until_ns for id, until_ns in self._given.items() if until_ns > now_ns}
         own = [id for id in found if self._falls_to(id) == self._node and id not in self._given]
-        if self._is_idle():
-            own = found
-        self._kept.update(dict.fromkeys(id for id in found if now_ns - since[id] >= LOOK_AGAIN_NS))
-        chosen = dict.fromkeys([*own, *(id for id in found if id in self._kept)])
+        late = [id for id in found if now_ns - since[id] >= LOOK_AGAIN_NS]
+        more = found[: self._helping()] if self._is_idle() else []
+        chosen = dict.fromkeys([*own, *late, *more])
         waited, self._passed = self._passed, {id: since[id] for id in found if id not in chosen}
         if any(id not in waited for id in self._passed):
             self._spawn(self._look_later(), "look")
@@ -106,20 +109,23 @@ class Takeover(Granting):
             if is_worker(node) and not (self._draining and node == self._node)
         ]
 
-    async def _hand_over(self, known: list[str]) -> None:
-        """Whoever is there gets its share of what waits, also of what another took or was given
-        before it came."""
-        workers = self._workers()
-        self._kept = {id: None for id in self._kept if id in self.mine}
-        if not set(workers) <= set(known):
-            self._kept.clear()
-            self._spawn(self._look_later(), "look")  # for those that are on their way into the queue
-        leaving = [
-            id
-            for id in self.queue.entries
-            if id not in self._kept and self._may_leave(self.mine[id]) and self._falls_to(id) != self._node
-        ]
-        await self._leave_to_others(leaving)
+    async def _share(self) -> None:
+        """What waits here, and is better off elsewhere, is left to others."""
+        others = [node for node in self._workers() if node != self._node]
+        waiting = [id for id in self.queue.entries if self._may_leave(self.mine[id])]
+        if self._draining and others:
+            await self._leave_to_others(waiting)
+        elif self._asked:
+            self._asked = False
+            asking, _ = await self.world.store.get(self.layout.asking)
+            if self._is_full() and asking.decode("utf-8", "replace") in others:
+                giving = waiting[len(waiting) // 2 :][-self._helping() :]
+                self._given = dict.fromkeys(giving, self.world.clock.now() + LOOK_AGAIN_NS)
+                await self._leave_to_others(giving)
+
+    def _helping(self) -> int:
+        """How many tasks go from one instance to another at a time: enough for a while."""
+        return HELPINGS * (self._running_max or 1)
 
     async def _ask(self) -> None:
         """Nothing to do here, and others have tasks: whoever has too many gives some."""
@@ -127,18 +133,6 @@ class Takeover(Granting):
             await self.world.store.set(self.layout.asking, self._node.encode())
         except (NodeMissingError, StoreUnknownError, SessionExpiredError) as error:
             self.problem = str(error)  # it asks again
-
-    async def _give(self) -> None:
-        """Half of what waits here for want of room, for the one that asks to take."""
-        self._asked = False
-        asking, _ = await self.world.store.get(self.layout.asking)
-        waiting = [id for id in self.queue.entries if self._may_leave(self.mine[id])]
-        others = [node for node in self._workers() if node != self._node]
-        if asking.decode("utf-8", "replace") not in others or not self._is_full() or len(waiting) < 2:
-            return
-        giving = waiting[len(waiting) // 2 :]
-        self._given = dict.fromkeys(giving, self.world.clock.now() + LOOK_AGAIN_NS)
-        await self._leave_to_others(giving)
 
     def _may_leave(self, mine: Mine) -> bool:
         return not mine.task.is_claim and mine.version is not None and not mine.granting
