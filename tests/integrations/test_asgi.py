@@ -6,7 +6,7 @@ import asyncio
 import time
 from collections.abc import AsyncIterator, Iterator, Mapping
 from contextlib import asynccontextmanager
-from typing import Any
+from typing import Any, cast
 
 import httpx
 import pytest
@@ -109,7 +109,8 @@ class Backend:
 def guard_budget(budget: Budget, app: Any, **options: Any) -> Any:
     from bursar.runtime.client import Bursar
 
-    held = Bursar(Backend(budget), "tests")
+    held = Bursar("bursar://127.0.0.1:1")
+    held._connected = cast(Any, Backend(budget))
     tenant = options.pop("tenant", by_header("x-tenant", default="acme"))
     return BursarMiddleware(app, bursar=held, resource="budget", tenant=tenant, **options)
 
