@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import pytest
+
 from bursar.book import Send
-from bursar.rates.controller import Commit, ControllerBook, Effects, Picture, Targets, Terms
-from bursar.rates.messages import Grant, Poll, Report, Row, State
+from bursar.rates.controller import Commit, ControllerBook, Effects, Picture, Place, Targets, Terms
+from bursar.rates.messages import Ack, Grant, Poll, Report, Row, State
 from bursar.world import MILLISECOND_NS
 
 PERIOD_NS, INTERVAL_NS = 400 * MILLISECOND_NS, 100 * MILLISECOND_NS
@@ -15,12 +17,14 @@ def place_all_on_the_first(picture: Picture) -> Targets:
     return {view.name: {"a": (LIMIT if k == 0 else 0, 0)} for k, view in enumerate(picture.servers)}
 
 
-def make_leader(stored: State, now: int = 0) -> tuple[ControllerBook, Effects]:
+def make_leader(
+    stored: State, now: int = 0, place: Place = place_all_on_the_first
+) -> tuple[ControllerBook, Effects]:
     book = ControllerBook(
         "c",
         ("s1", "s2"),
         {"a": Terms(0, LIMIT)},
-        place_all_on_the_first,
+        place,
         period_ns=PERIOD_NS,
         interval_ns=INTERVAL_NS,
         drift_ppm=1_000,
@@ -120,3 +124,26 @@ def test_a_server_that_answered_the_poll_before_a_period_opened_is_waited_for_af
             seen += [set(grants(reply))] if grants(reply) else []
     assert book.state.period > 3
     assert all(each == {"s1", "s2"} for each in seen), seen
+
+
+@pytest.mark.parametrize(
+    ("wanted", "priority", "follows"),
+    [(18, 0, {}), (LIMIT, 0, {}), (18, 17, {"s1": 18}), (LIMIT, 20, {"s1": LIMIT})],
+    ids=["a little more", "just half is there", "less than is reserved", "much less than is reserved"],
+)
+def test_a_rise_follows_the_acknowledgements_only_if_the_tenant_may_lack_it(
+    wanted: int, priority: int, follows: dict[str, int]
+) -> None:
+    def place(picture: Picture) -> Targets:
+        return {"s1": {"a": (wanted, priority)}, "s2": {"a": (LIMIT - wanted, 0)}}
+
+    book, _ = make_leader(TAKEN_OVER, place=place)
+    book.receive(1, "s1", make_report("s1", holds(15), sent_at=1, stands_at=1))
+    effects = book.receive(2, "s2", make_report("s2", holds(15), sent_at=1, stands_at=1))
+    assert grants(effects)["s1"] == 15, "s2 has not let go of anything yet"
+    later: Effects = []
+    for effect in effects:
+        if isinstance(effect, Send) and isinstance(effect.message, Grant):
+            grant = effect.message
+            later += book.receive(3, effect.to, Ack(effect.to, 1, grant.epoch, grant.sequence, 1, ()))
+    assert grants(later) == follows

@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import shutil
-import socket
 import subprocess
 import sys
-import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -15,6 +13,7 @@ from typing import Any
 import pytest
 
 from bursar.errors import BursarError, FormatError, NoAnswerError, UsageError
+from bursar.integrations.processes import run_redis
 from bursar.runtime.redis_words import RedisWords
 from bursar.runtime.words import SharedWords
 from bursar.sim.clock import DriftingClock
@@ -63,31 +62,8 @@ for _ in range(500):
 def redis_url(tmp_path: Path) -> Iterator[str]:
     if shutil.which("redis-server") is None:
         pytest.fail("needs redis-server, which is not installed here (see `make servers`)")
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
-    server = subprocess.Popen(
-        ["redis-server", "--port", str(port), "--bind", "127.0.0.1", "--save", "", "--dir", str(tmp_path)],
-        stdout=subprocess.DEVNULL,
-    )
-    try:
-        wait_for_server(port)
-        yield f"redis://127.0.0.1:{port}"
-    finally:
-        server.terminate()
-        server.wait(10)
-
-
-def wait_for_server(port: int) -> None:
-    deadline = time.monotonic() + 20
-    while True:
-        try:
-            socket.create_connection(("127.0.0.1", port), 1).close()
-            return
-        except OSError:
-            if time.monotonic() > deadline:
-                raise
-            time.sleep(0.02)
+    with run_redis(str(tmp_path)) as url:
+        yield url
 
 
 @pytest.fixture(params=["memory", "shared", pytest.param("redis", marks=pytest.mark.needs("redis"))])

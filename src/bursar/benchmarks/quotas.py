@@ -24,8 +24,8 @@ from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 from typing import Any
 
-from bursar.benchmarks.tokens import start_redis
 from bursar.errors import BursarError
+from bursar.integrations.processes import run_redis
 from bursar.policy.values import QuotaPolicy, QuotaTenant
 from bursar.quotas.resource import QuotaResource
 from bursar.runtime.loops import new_event_loop
@@ -69,8 +69,8 @@ async def _measure(folder: Path, seconds: float) -> tuple[dict[tuple[str, int], 
         enter, enter_async = stack.enter_context, stack.enter_async_context
         exact = await enter_async(_open_bursar(folder / "exact", "exact"))
         fast = await enter_async(_open_bursar(folder / "fast", "fast"))
-        always = enter(start_redis(str(_make(folder / "always")), *_append("always")))
-        everysec = enter(start_redis(str(_make(folder / "everysec")), *_append("everysec")))
+        always = enter(run_redis(str(_make(folder / "always")), *_append("always")))
+        everysec = enter(run_redis(str(_make(folder / "everysec")), *_append("everysec")))
         budgets: dict[str, Ask] = {
             "bursar exact": _asking(exact),
             "bursar fast": _asking(fast),

@@ -9,18 +9,15 @@ this process ahead of time, bounded across all processes by the monitor.
 from __future__ import annotations
 
 import asyncio
-import shutil
-import socket
-import subprocess
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 from bursar.errors import BursarError
+from bursar.integrations.processes import run_redis
 from bursar.pools.capacity import FixedCapacity
 from bursar.pools.engine import Engine
 from bursar.pools.engine_book import EngineBook
@@ -44,7 +41,7 @@ TIMES_OVER_REDIS = 50.0
 def run(quick: bool) -> dict[str, Any]:
     """Every limiter in turn, several rounds, the best of each; then the ratios."""
     count = 20_000 if quick else 300_000
-    with tempfile.TemporaryDirectory(prefix="bursar-tokens-") as folder, start_redis(folder) as url:
+    with tempfile.TemporaryDirectory(prefix="bursar-tokens-") as folder, run_redis(folder) as url:
         memory = {"bursar": _make_bursar(SharedWords(Path(folder) / "words")), **_make_peers()}
         redis = {"bursar": _make_bursar(RedisWords.at(url)), **_make_redis_peers(url)}
         rows = _measure(memory, "memory", count, (1, THREADS))
@@ -190,35 +187,3 @@ def _conclude(rows: list[dict[str, Any]]) -> dict[str, Any]:
 
 def _check(bar: str, found: float, met: bool) -> dict[str, Any]:
     return {"bar": bar, "found": round(found, 1), "met": met}
-
-
-@contextmanager
-def start_redis(folder: str, *options: str) -> Iterator[str]:
-    """A Redis server of our own on loopback, for as long as it is needed."""
-    if shutil.which("redis-server") is None:
-        raise BursarError("the comparison needs redis-server: install it (Debian: apt install redis-server)")
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
-    server = subprocess.Popen(
-        ["redis-server", "--port", str(port), "--bind", "127.0.0.1", "--save", "", "--dir", folder, *options],
-        stdout=subprocess.DEVNULL,
-    )
-    try:
-        _wait_for(port)
-        yield f"redis://127.0.0.1:{port}"
-    finally:
-        server.terminate()
-        server.wait(10)
-
-
-def _wait_for(port: int) -> None:
-    deadline = time.monotonic() + 20
-    while True:
-        try:
-            socket.create_connection(("127.0.0.1", port), 1).close()
-            return
-        except OSError:
-            if time.monotonic() > deadline:
-                raise
-            time.sleep(0.02)

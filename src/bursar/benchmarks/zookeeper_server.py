@@ -16,6 +16,7 @@ from pathlib import Path
 from types import TracebackType
 
 from bursar.errors import BursarError
+from bursar.integrations.processes import find_free_port
 
 JAR = Path("/usr/share/java/zookeeper.jar")
 NETTY_JARS = "/usr/share/java/netty-codec.jar:/usr/share/java/netty-resolver.jar"
@@ -24,13 +25,6 @@ NETTY_JARS = "/usr/share/java/netty-codec.jar:/usr/share/java/netty-resolver.jar
 START_MAX_S = 30.0
 TICK_MS = 500
 _LOGGING = "log4j.rootLogger=OFF\n"
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-        return port
 
 
 class ZookeeperServers:
@@ -42,11 +36,11 @@ class ZookeeperServers:
         if not JAR.exists() or shutil.which("java") is None:
             raise BursarError("ZooKeeper is not installed here: apt-get install zookeeper")
         self.count = count
-        self.ports = [free_port() for _ in range(count)]
-        self.tls_ports = [free_port() for _ in range(count)]
+        self.ports = [find_free_port() for _ in range(count)]
+        self.tls_ports = [find_free_port() for _ in range(count)]
         self._tls = tls
         self._tick_ms = tick_ms
-        self._quorum = [(free_port(), free_port()) for _ in range(count)]
+        self._quorum = [(find_free_port(), find_free_port()) for _ in range(count)]
         self._directory = Path(tempfile.mkdtemp(prefix="bursar-zookeeper-"))
         self._processes: list[subprocess.Popen[bytes] | None] = [None] * count
 

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from bursar.cli.exits import EXIT_CODES, INTERRUPTED
+from bursar.cli.reaching import DAEMON, Authority, Certificate, Key, WhoAsks, read_tls
 from bursar.errors import UsageError
 
 if TYPE_CHECKING:
@@ -27,12 +27,10 @@ def dashboard(
         typer.Argument(metavar="[URL]...", help="The daemons; bursar://127.0.0.1:7070 if left out."),
     ] = None,
     port: Annotated[int, typer.Option(help="Where the pages are served, on loopback; 0 for any.")] = PORT,
-    name: Annotated[
-        str | None, typer.Option(help="With TLS: who asks, a name in the certificate.", show_default=False)
-    ] = None,
-    cert: Annotated[Path | None, typer.Option(help="With TLS: the certificate.", show_default=False)] = None,
-    key: Annotated[Path | None, typer.Option(help="With TLS: its key.", show_default=False)] = None,
-    ca: Annotated[Path | None, typer.Option(help="With TLS: the authority.", show_default=False)] = None,
+    name: WhoAsks = None,
+    cert: Certificate = None,
+    key: Key = None,
+    ca: Authority = None,
 ) -> None:
     """Show what running daemons say, as pages for a browser.
 
@@ -44,10 +42,9 @@ def dashboard(
     """
     import asyncio
 
-    from bursar.cli.why import read_tls
     from bursar.runtime.client import read_url
 
-    addresses = urls or ["bursar://127.0.0.1:7070"]
+    addresses = urls or [DAEMON]
     for url in addresses:
         read_url(url)
     if not 0 <= port <= 65535:

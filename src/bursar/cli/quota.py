@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from bursar.cli.exits import EXIT_CODES
+from bursar.cli.reaching import DAEMON, At, Authority, Certificate, Key, WhoAsks, read_tls
 from bursar.cli.tasks import DEFAULT_POLICY, AsJson, PolicyFile, ResourceName
 from bursar.errors import BursarError, UsageError
 
@@ -35,14 +36,12 @@ def register(app: typer.Typer) -> None:
 
 def show(
     resource: ResourceName = None,
-    at: Annotated[str, typer.Option(metavar="URL", help="The daemon.")] = "bursar://127.0.0.1:7070",
+    at: At = DAEMON,
     as_json: AsJson = False,
-    name: Annotated[
-        str | None, typer.Option(help="With TLS: who asks, a name in the certificate.", show_default=False)
-    ] = None,
-    cert: Annotated[Path | None, typer.Option(help="With TLS: the certificate.", show_default=False)] = None,
-    key: Annotated[Path | None, typer.Option(help="With TLS: its key.", show_default=False)] = None,
-    ca: Annotated[Path | None, typer.Option(help="With TLS: the authority.", show_default=False)] = None,
+    name: WhoAsks = None,
+    cert: Certificate = None,
+    key: Key = None,
+    ca: Authority = None,
 ) -> None:
     """Show who holds what of a budget, where, and how long it lasts.
 
@@ -55,7 +54,6 @@ def show(
     import asyncio
 
     from bursar.cli.exits import FAILED
-    from bursar.cli.why import read_tls
 
     found = asyncio.run(_survey(resource, at, name, read_tls(cert, key, ca)))
     if as_json:

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import json
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from bursar.cli.exits import EXIT_CODES
-from bursar.errors import UsageError
+from bursar.cli.reaching import DAEMON, At, Authority, Certificate, Key, WhoAsks, read_tls
 
 if TYPE_CHECKING:
     from bursar.policy import Tls
@@ -23,14 +22,12 @@ def register(app: typer.Typer) -> None:
 def why(
     resource: Annotated[str, typer.Argument(metavar="RESOURCE", show_default=False)],
     tenant: Annotated[str, typer.Argument(metavar="TENANT", show_default=False)],
-    at: Annotated[str, typer.Option(metavar="URL", help="The daemon.")] = "bursar://127.0.0.1:7070",
+    at: At = DAEMON,
     as_json: Annotated[bool, typer.Option("--json", help="Print the explanation as JSON.")] = False,
-    name: Annotated[
-        str | None, typer.Option(help="With TLS: who asks, a name in the certificate.", show_default=False)
-    ] = None,
-    cert: Annotated[Path | None, typer.Option(help="With TLS: the certificate.", show_default=False)] = None,
-    key: Annotated[Path | None, typer.Option(help="With TLS: its key.", show_default=False)] = None,
-    ca: Annotated[Path | None, typer.Option(help="With TLS: the authority.", show_default=False)] = None,
+    name: WhoAsks = None,
+    cert: Certificate = None,
+    key: Key = None,
+    ca: Authority = None,
 ) -> None:
     """Say why a tenant gets what it gets.
 
@@ -44,16 +41,6 @@ def why(
 
     explanation = asyncio.run(_ask(resource, tenant, at, name, read_tls(cert, key, ca)))
     typer.echo(json.dumps(_describe(explanation), indent=2) if as_json else _write(explanation))
-
-
-def read_tls(cert: Path | None, key: Path | None, ca: Path | None) -> Tls | None:
-    from bursar.policy import Tls
-
-    if cert is None and key is None and ca is None:
-        return None
-    if cert is None or key is None or ca is None:
-        raise UsageError("TLS takes all three: --cert, --key and --ca")
-    return Tls(cert=str(cert), key=str(key), ca=str(ca))
 
 
 async def _ask(resource: str, tenant: str, at: str, name: str | None, tls: Tls | None) -> Explanation:

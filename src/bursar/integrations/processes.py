@@ -7,17 +7,51 @@ import shutil
 import signal
 import socket
 import subprocess
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 from bursar.errors import BursarError
 
 STOP_TIMEOUT_S = 5.0
+START_TIMEOUT_S = 30.0
 
 
 def find_free_port() -> int:
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         return int(probe.getsockname()[1])
+
+
+def await_port(port: int, child: subprocess.Popen[bytes]) -> None:
+    """Until the child takes connections there. Raises BursarError if it ended or takes too long."""
+    deadline = time.monotonic() + START_TIMEOUT_S
+    while True:
+        try:
+            socket.create_connection(("127.0.0.1", port), 1.0).close()
+            return
+        except OSError:
+            if child.poll() is not None or time.monotonic() > deadline:
+                name = Path(str(child.args[0])).name  # type: ignore[index]
+                raise BursarError(f"{name} did not start: it ended with {child.poll()}") from None
+            time.sleep(0.01)
+
+
+@contextmanager
+def run_redis(folder: str, *options: str) -> Iterator[str]:
+    """The URL of a Redis server of our own on loopback, for as long as it is needed."""
+    if shutil.which("redis-server") is None:
+        raise BursarError("this needs redis-server: apt install redis-server")
+    port = find_free_port()
+    bounds = ["--port", str(port), "--bind", "127.0.0.1", "--save", "", "--dir", folder]
+    child = subprocess.Popen(["redis-server", *bounds, *options], stdout=subprocess.DEVNULL)
+    try:
+        await_port(port, child)
+        yield f"redis://127.0.0.1:{port}"
+    finally:
+        child.terminate()
+        child.wait(2 * STOP_TIMEOUT_S)
 
 
 def start_memcached() -> tuple[subprocess.Popen[bytes], int]:

@@ -174,9 +174,9 @@ class Accounts:
         # An engine that is not held up was last seen a tick and a check ago, at its pace or before it.
         pace_ns = (now - self.began) * 100 // PACE_PERCENT - CHECK_NS
         behind = sum(client.behind(pace_ns, self.period_ns) for client in self.clients.values())
-        return max(step // 2 - BEHIND_WEIGHT * behind, self._idle(now))
+        return max(step // 2 - BEHIND_WEIGHT * behind, self._idle())
 
-    def _idle(self, now: int) -> int:
+    def _idle(self) -> int:
         """What the node could have done between two checks beyond what it did."""
         if not self._progress or self._progress[-1][0] - self._progress[0][0] < IDLE_NS // 2:
             return 0

@@ -111,14 +111,6 @@ def _is_older(report: Report, view: ServerView) -> bool:
     return (report.incarnation, report.sent_at) < (view.incarnation, view.report.sent_at)
 
 
-def _is_scant(view: ServerView, tenant: str, allowance: int, wanted: int, priority: int) -> bool:
-    """Whether the tenant may run out of tokens at the server before the next round: it has fewer
-    than are reserved, or less than half of what it should have from here on."""
-    row = view.rows.get(tenant)
-    dispatched = row.dispatched if row is not None else 0
-    return allowance < max(priority, dispatched + (wanted - dispatched) // 2)
-
-
 class ControllerBook:
     """Places tokens on servers, and never more of them than there are.
 
@@ -459,9 +451,16 @@ class ControllerBook:
             if terms.limit is not None:
                 wanted = allowance
                 allowance = self._within_limit(view, tenant, wanted, terms.limit, headroom)
-                self._owing |= allowance < wanted and _is_scant(view, tenant, allowance, wanted, priority)
+                self._owing |= self._is_scant(view, tenant, allowance, wanted, priority)
             rows.append(Allowance(tenant, min(allowance, UNBOUNDED), min(priority, allowance)))
         return tuple(rows)
+
+    def _is_scant(self, view: ServerView, tenant: str, allowance: int, wanted: int, priority: int) -> bool:
+        """Whether the tenant may run out of tokens at the server before the next round: it has fewer
+        than are reserved, or less than half of what it should have from here on."""
+        row = view.rows.get(tenant) if view.report.period == self.state.period else None
+        dispatched = row.dispatched if row is not None else 0
+        return allowance < min(wanted, max(priority, dispatched + (wanted - dispatched) // 2))
 
     def _within_limit(
         self, view: ServerView, tenant: str, wanted: int, limit: int, headroom: dict[str, int]

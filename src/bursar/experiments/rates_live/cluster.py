@@ -22,6 +22,7 @@ from bursar.experiments.rates_live.ledger import Whole, read_ledgers
 from bursar.experiments.rates_live.node import Config, Opening, Round, ServerReport
 from bursar.experiments.rates_live.plan import Plan
 from bursar.integrations.file_backend import make_file
+from bursar.integrations.processes import await_port, find_free_port
 from bursar.world import SECOND_NS
 
 START_S = 0.5
@@ -265,28 +266,15 @@ def run_memcached() -> Iterator[tuple[str, subprocess.Popen[bytes]]]:
     program = shutil.which("memcached")
     if program is None:
         raise UsageError("memcached is not installed; install it (Debian: apt install memcached)")
-    with socket.create_server(("127.0.0.1", 0)) as found:
-        port = found.getsockname()[1]
+    port = find_free_port()
     arguments = [program, "-l", "127.0.0.1", "-p", str(port), "-U", "0", "-m", "128", "-t", "1"]
     process = subprocess.Popen([*arguments, "-u", "nobody"] if os.geteuid() == 0 else arguments)
     try:
-        _await_port(port, process)
+        await_port(port, process)
         yield f"127.0.0.1:{port}", process
     finally:
         process.kill()
         process.wait()
-
-
-def _await_port(port: int, process: subprocess.Popen[bytes]) -> None:
-    deadline = time.monotonic() + GRACE_S
-    while True:
-        try:
-            socket.create_connection(("127.0.0.1", port), 1.0).close()
-            return
-        except ConnectionRefusedError:
-            if process.poll() is not None or time.monotonic() > deadline:
-                raise BursarError(f"memcached did not start: it ended with {process.poll()}") from None
-            time.sleep(0.01)
 
 
 def count_commands(address: str) -> int:

@@ -111,16 +111,14 @@ class Scheduler:
 
     def take(self, tenant: int, cost: int, now_fraction: float | None = None) -> bool:
         """Charge a request of the tenant now or not at all. Only while no tenant waits."""
-        if not 1 <= cost <= COST_MAX:
-            raise UsageError(f"a request costs {cost} tokens: pass 1 to {COST_MAX}, or split it")
+        _check_cost(cost)
         ticks = self._ticks(now_fraction)
         return bool(kernels.take(self._table, self._heads, self._state, self._check(tenant), cost, ticks))
 
     def price(self, tenant: int, cost: int) -> None:
         """The request at the front of the tenant's queue costs `cost` tokens. It holds until the
         next call: a caller whose requests differ calls this whenever the front changes."""
-        if not 1 <= cost <= COST_MAX:
-            raise UsageError(f"a request costs {cost} tokens: pass 1 to {COST_MAX}, or split it")
+        _check_cost(cost)
         kernels.price(self._table, self._heads, self._state, self._check(tenant), cost)
 
     def grant(self, tenant: int, allowance: int, priority: int = 0, pace: int | None = None) -> None:
@@ -254,6 +252,11 @@ def compile_kernels() -> None:
     scheduler.choose_many(1, 0.0)
     scheduler.take(0, 1, 0.0)
     scheduler.find_release()
+
+
+def _check_cost(cost: int) -> None:
+    if not 1 <= cost <= COST_MAX:
+        raise UsageError(f"a request costs {cost} tokens: pass 1 to {COST_MAX}, or split it")
 
 
 def _check_weight(weight: int) -> int:
