@@ -6,15 +6,15 @@ import http.client
 import os
 import re
 import shutil
-import socket
 import subprocess
 import sys
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
+
+from bursar.integrations.processes import await_port, find_free_port
 
 EXAMPLES = Path(__file__).parent.parent / "examples"
 TIMEOUT_S = 90
@@ -40,25 +40,12 @@ def run(name: str, *arguments: str, cwd: Path) -> str:
     return done.stdout
 
 
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
-
-
 @contextmanager
 def started(command: list[str], port: int) -> Iterator[None]:
     """A program that listens there."""
     process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     try:
-        ends_at = time.monotonic() + TIMEOUT_S
-        while True:
-            try:
-                socket.create_connection(("127.0.0.1", port), 1).close()
-                break
-            except OSError:
-                assert process.poll() is None and time.monotonic() < ends_at, f"{command} does not listen"
-                time.sleep(0.05)
+        await_port(port, process, TIMEOUT_S)
         yield
     finally:
         process.terminate()
@@ -72,7 +59,7 @@ def test_every_example_is_tested_and_listed() -> None:
 
 
 def test_the_fastapi_service_serves_and_refuses() -> None:
-    port = free_port()
+    port = find_free_port()
     with started([sys.executable, str(EXAMPLES / "fastapi_service.py"), str(port)], port):
         connection = http.client.HTTPConnection("127.0.0.1", port, timeout=30)
         answers = []
@@ -101,7 +88,7 @@ def test_the_gateway_stops_at_the_budget(tmp_path: Path) -> None:
 
 @pytest.mark.needs("memcached")
 def test_acme_gets_its_reservation_from_the_memcached_cluster(tmp_path: Path) -> None:
-    ports = [free_port(), free_port()]
+    ports = [find_free_port(), find_free_port()]
     user = ["-u", "nobody"] if os.geteuid() == 0 else []
     first, second = (["memcached", *user, "-l", "127.0.0.1", "-p", str(port)] for port in ports)
     with started(first, ports[0]), started(second, ports[1]):

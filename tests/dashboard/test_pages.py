@@ -18,6 +18,7 @@ import pytest
 
 import bursar
 from bursar.dashboard.views.parts import write
+from bursar.integrations.processes import find_free_port
 
 from .browser import Tab, browse
 
@@ -88,19 +89,13 @@ def read_until(stream: Any, pattern: str) -> str:
     raise AssertionError(f"no {pattern} in:\n{''.join(said)}")
 
 
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
-
-
 @pytest.fixture(scope="module")
 def daemon(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     """A daemon that granted and refused something, and is quiet now."""
     folder = tmp_path_factory.mktemp("daemon")
-    port = free_port()
+    port = find_free_port()
     policy = folder / "policy.toml"
-    policy.write_text(POLICY.format(port=port, metrics=free_port(), state=folder / "state"))
+    policy.write_text(POLICY.format(port=port, metrics=find_free_port(), state=folder / "state"))
     with run(MAIN, "serve", str(policy)) as process:
         read_until(process.stderr, "daemon.ready")
         url = f"bursar://127.0.0.1:{port}"
@@ -290,8 +285,8 @@ def test_a_name_of_somebody_else_is_not_let_in(dashboard: str) -> None:
 
 def test_a_daemon_that_dies_is_an_alert(tab: Tab, tmp_path: Path) -> None:
     policy = tmp_path / "policy.toml"
-    port = free_port()
-    policy.write_text(POLICY.format(port=port, metrics=free_port(), state=tmp_path / "state"))
+    port = find_free_port()
+    policy.write_text(POLICY.format(port=port, metrics=find_free_port(), state=tmp_path / "state"))
     with run(MAIN, "serve", str(policy)) as served:
         read_until(served.stderr, "daemon.ready")
         with run(MAIN, "dashboard", f"bursar://127.0.0.1:{port}", "--port", "0") as shown:

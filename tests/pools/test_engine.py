@@ -68,24 +68,21 @@ def test_a_second_life_finds_its_reservation_claimed() -> None:
     assert first.book.reserve == 100 and second.book.reserve == 0
 
 
-def test_example_1_of_the_paper_insufficient_demand_leaves_r_minus_rho() -> None:
-    """II-B, example 1 (a): 20 of 50 used at 0.6 s: 10 are given up and 20 are left."""
+@pytest.mark.parametrize(
+    ("used", "given_up", "left"),
+    [
+        pytest.param(20, 10, 20, id="insufficient demand leaves R - rho"),
+        pytest.param(40, 0, 10, id="sufficient demand leaves R - D"),
+    ],
+)
+def test_example_1_of_the_paper(used: int, given_up: int, left: int) -> None:
+    """II-B, example 1: of 50 reserved tokens, at 0.6 s."""
     small = Small(1000, a=50)
     engine = small.engine("a")
-    assert engine.take_many(20)
+    assert engine.take_many(used)
     small.clock.ns += 600 * MILLISECOND_NS
     engine.tick()
-    assert (engine.book.decayed, engine.book.reserve) == (10, 20)
-
-
-def test_example_1_of_the_paper_sufficient_demand_leaves_r_minus_d() -> None:
-    """II-B, example 1 (b): 40 of 50 used at 0.6 s: 10 are left."""
-    small = Small(1000, a=50)
-    engine = small.engine("a")
-    assert engine.take_many(40)
-    small.clock.ns += 600 * MILLISECOND_NS
-    engine.tick()
-    assert (engine.book.decayed, engine.book.reserve) == (0, 10)
+    assert (engine.book.decayed, engine.book.reserve) == (given_up, left)
 
 
 def test_what_is_known_to_wait_does_not_decay() -> None:

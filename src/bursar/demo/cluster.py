@@ -6,7 +6,6 @@ killed and started again while the others go on.
 
 from __future__ import annotations
 
-import socket
 from collections.abc import Mapping
 from importlib.util import find_spec
 from pathlib import Path
@@ -15,6 +14,7 @@ from typing import Any
 import msgspec
 
 from bursar.errors import BursarError
+from bursar.integrations.processes import find_free_port
 from bursar.policy import Policy, build
 from bursar.policy.values import ResourcePolicy
 from bursar.resource import Resource
@@ -95,7 +95,8 @@ class Cluster:
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
-        self._ports = {name: _find_port() for name in (CONTROLLER, *SERVERS)}
+        # Nodes must know each other's before the first of them listens.
+        self._ports = {name: find_free_port() for name in (CONTROLLER, *SERVERS)}
         self.shadow = True
         self.hosts: dict[str, Host] = {}
         self.left_out: dict[str, str] = {}
@@ -182,10 +183,3 @@ def _compile() -> None:
     from bursar.rates.allowances import allocate_allowances
 
     allocate_allowances([[2, 1], [1, 2]], [2, 2], [2, 2], [3, 3])
-
-
-def _find_port() -> int:
-    """A free port of loopback. Nodes must know each other's before the first of them listens."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])

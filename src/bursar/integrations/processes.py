@@ -24,9 +24,9 @@ def find_free_port() -> int:
         return int(probe.getsockname()[1])
 
 
-def await_port(port: int, child: subprocess.Popen[bytes]) -> None:
+def await_port(port: int, child: subprocess.Popen[bytes], timeout_s: float = START_TIMEOUT_S) -> None:
     """Until the child takes connections there. Raises BursarError if it ended or takes too long."""
-    deadline = time.monotonic() + START_TIMEOUT_S
+    deadline = time.monotonic() + timeout_s
     while True:
         try:
             socket.create_connection(("127.0.0.1", port), 1.0).close()
