@@ -16,6 +16,7 @@ from typing import Annotated
 import typer
 
 from bursar.cli.exits import EXIT_CODES, FAILED, MISUSED
+from bursar.cli.packages import explain_missing
 from bursar.cli.version import write_version
 from bursar.errors import BursarError, PolicyError, UsageError
 
@@ -50,6 +51,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
         _leave(error, MISUSED)
     except BursarError as error:
         _leave(error, FAILED)
+    except ModuleNotFoundError as error:
+        _leave(explain_missing(error), FAILED)
 
 
 def make_app() -> typer.Typer:

@@ -70,12 +70,9 @@ async def _serve(urls: list[str], port: int, name: str | None, tls: Tls | None) 
 
 
 async def _show(daemons: dict[str, Bursar], port: int) -> None:
-    try:
-        from bursar.dashboard.server import DashboardServer
-        from bursar.dashboard.source import DaemonsSource
-    except ModuleNotFoundError as error:
-        why = f"the dashboard needs the package {error.name}: pip install 'bursar[dashboard]'"
-        raise UsageError(why) from error
+    from bursar.dashboard.server import DashboardServer
+    from bursar.dashboard.source import DaemonsSource
+
     server = await DashboardServer.open(DaemonsSource(daemons), port)
     typer.echo(f"The dashboard of {', '.join(daemons)}: {server.url}")
     try:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from bursar.cli.exits import EXIT_CODES, INTERRUPTED
+from bursar.cli.packages import explain_missing
 from bursar.errors import UsageError
 
 if TYPE_CHECKING:
@@ -107,8 +108,7 @@ async def _open_dashboard(cluster: Cluster, port: int) -> DashboardServer:
         from bursar.dashboard.server import DashboardServer
         from bursar.dashboard.source import NodesSource
     except ModuleNotFoundError as error:
-        why = f"the dashboard needs the package {error.name}: pip install 'bursar[dashboard]', or --headless"
-        raise UsageError(why) from error
+        raise UsageError(f"{explain_missing(error)}, or go without the dashboard: --headless") from error
 
     async def switch() -> str:
         await cluster.set_shadow(not cluster.shadow)

@@ -18,6 +18,7 @@ from bursar.errors import BursarError, UsageError
 from bursar.policy.values import suggest
 
 Findings = dict[str, Any]
+FILE_COLUMNS = 200
 
 
 def find_function(name: str, registry: Mapping[str, str], called: str) -> Callable[..., Findings]:
@@ -27,18 +28,11 @@ def find_function(name: str, registry: Mapping[str, str], called: str) -> Callab
     module_name, _, function_name = registry[name].partition(":")
     try:
         function: Callable[..., Findings] = getattr(import_module(module_name), function_name)
-    except ModuleNotFoundError as error:
-        raise _explain_missing(name, module_name, called, error) from error
-    except AttributeError as error:
+    except (ModuleNotFoundError, AttributeError) as error:
+        if isinstance(error, ModuleNotFoundError) and not f"{module_name}.".startswith(f"{error.name}."):
+            raise  # a package that it needs: the command line says what to install
         raise BursarError(f'the {called} "{name}" is not in this version of bursar') from error
     return function
-
-
-def _explain_missing(name: str, module_name: str, called: str, error: ModuleNotFoundError) -> BursarError:
-    missing = error.name or module_name
-    if module_name == missing or module_name.startswith(f"{missing}."):
-        return BursarError(f'the {called} "{name}" is not in this version of bursar')
-    return BursarError(f'the {called} "{name}" needs the package {missing}: pip install "bursar[all]"')
 
 
 def print_findings(findings: Findings) -> None:
@@ -63,10 +57,12 @@ def _print_rows(rows: list[dict[str, Any]]) -> None:
     columns = list(dict.fromkeys(key for row in rows for key in row))
     for column in columns:
         numeric = all(isinstance(row.get(column, 0), int | float) for row in rows)
-        table.add_column(column, justify="right" if numeric else "left")
+        table.add_column(column, justify="right" if numeric else "left", overflow="fold")
     for row in rows:
         table.add_row(*(_write_cell(row.get(column, "")) for column in columns))
-    Console(soft_wrap=True).print(table)
+    console = Console(soft_wrap=True)
+    # In a file nothing need be cut short.
+    console.print(table, width=None if console.is_terminal else FILE_COLUMNS)
 
 
 def _write_cell(value: Any) -> str:

@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from bursar.cli.exits import EXIT_CODES
-from bursar.errors import BursarError, UsageError
+from bursar.errors import UsageError
 
 CLIENTS_MAX = 64
 SECONDS_MIN, SECONDS_MAX = 2, 600
@@ -35,10 +35,8 @@ def profile(
         raise UsageError(
             f"--clients is 1 to {CLIENTS_MAX}, --seconds {SECONDS_MIN} to {SECONDS_MAX} (sigma needs seconds)"
         )
-    try:
-        from bursar.experiments.pools.place import measure_profile, open_place
-    except ModuleNotFoundError as error:
-        raise BursarError(f"profiling needs the package {error.name}: pip install 'bursar[all]'") from error
+    from bursar.experiments.pools.place import measure_profile, open_place
+
     with open_place() as place:
         found = measure_profile(place, seconds, many=not single, clients=clients)
     # A client alone on an idle machine may outdo its share of a busy one, never the whole node.

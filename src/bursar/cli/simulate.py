@@ -56,16 +56,12 @@ def simulate(
         raise UsageError(f"--multiple is above 0 and at most {MULTIPLE_MAX:g}, not {multiple:g}")
     chosen = _choose(load(policy), resource)
     assumed = read_assumed(assume)
-    try:
-        from bursar.experiments.simulate.demand import draw_flows, read_flows
-        from bursar.experiments.simulate.outcome import simulate as run
-        from bursar.experiments.simulate.outcome import simulate_one_more
-        from bursar.experiments.simulate.report import tell, write_report
-        from bursar.experiments.simulate.simulation import read_terms
-    except ModuleNotFoundError as error:
-        raise UsageError(
-            f"simulate needs the package {error.name}: pip install 'bursar[experiments]'"
-        ) from error
+
+    from bursar.experiments.simulate.demand import draw_flows, read_flows
+    from bursar.experiments.simulate.outcome import simulate as run
+    from bursar.experiments.simulate.outcome import simulate_one_more
+    from bursar.experiments.simulate.report import tell, write_report
+    from bursar.experiments.simulate.simulation import read_terms
 
     terms = read_terms(chosen, assumed)
     flows = read_flows(demand, chosen) if demand else draw_flows(chosen, mix, multiple, seed)

@@ -1,0 +1,23 @@
+"""A package that is not installed, and the extra of bursar that brings it."""
+
+from __future__ import annotations
+
+from bursar.errors import BursarError
+
+EXTRAS = {
+    "bench": ("aiolimiter", "kazoo", "limits", "pyrate_limiter", "throttled", "token_bucket"),
+    "dashboard": ("fastapi", "nicegui", "starlette", "uvicorn"),
+    "envoy": ("envoy", "google", "grpc", "xds"),
+    "experiments": ("matplotlib", "ortools", "pandas", "statsmodels"),
+    "rates": ("numba", "numpy", "scipy"),
+    "redis": ("redis",),
+}
+
+
+def explain_missing(error: ModuleNotFoundError) -> BursarError:
+    """What to say of somebody else's package; a module of bursar that is missing is raised again."""
+    package = (error.name or "").partition(".")[0]
+    if package in ("", "bursar"):
+        raise error
+    extra = next((extra for extra, packages in EXTRAS.items() if package in packages), "all")
+    return BursarError(f"this needs the package {package}: pip install 'bursar[{extra}]'")
