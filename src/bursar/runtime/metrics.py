@@ -63,7 +63,10 @@ class HttpServer:
                 self._answer, wanted.host, wanted.port, limit=REQUEST_MAX_BYTES
             )
         except OSError as error:
-            raise NetworkError(f"cannot serve metrics on {wanted}: {error.strerror or error}") from error
+            raise NetworkError(
+                f"cannot serve metrics on {wanted}: {error.strerror or error}; "
+                "stop what listens there, or set another metrics under [daemon]"
+            ) from error
         return Address(wanted.host, self._server.sockets[0].getsockname()[1])
 
     async def _answer(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:

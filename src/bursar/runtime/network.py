@@ -101,7 +101,8 @@ class SocketNetwork:
             )
         except OSError as error:
             raise NetworkError(
-                f"cannot listen on {wanted}: {error.strerror or error}; choose another"
+                f"cannot listen on {wanted}: {error.strerror or error}; "
+                "stop what listens there, or set another listen under [daemon]"
             ) from error
         self.start_sweep()
         return Address(wanted.host, self._server.sockets[0].getsockname()[1])

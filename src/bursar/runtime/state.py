@@ -30,7 +30,8 @@ class StateDirectory:
         except BlockingIOError:
             os.close(self._lock)
             raise UsageError(
-                f"another node is running on the state directory {path}; stop it, or set another directory"
+                f"another node is running on the state directory {path}; "
+                "stop it, or set another state under [daemon]"
             ) from None
 
     def begin_life(self) -> int:

@@ -162,8 +162,9 @@ class ShareResource(Resource):
             return [f"{tenant} asked for nothing in the last {interval}, so it has no rate and no limit."]
         handout = self._book.handout
         weights = sum(other.weight for other in handout.lines.values())
+        asking = "1 tenant asks" if len(handout.lines) == 1 else f"{len(handout.lines)} tenants ask"
         sentences = [
-            f"{len(handout.lines)} tenants ask; {tenant} has weight {line.weight} of {weights}: "
+            f"{asking}; {tenant} has weight {line.weight} of {weights}: "
             f"{line.initial} of the {handout.tokens} tokens of {interval}.",
             f"It wanted {line.demand}.",
         ]
