@@ -9,9 +9,9 @@ from __future__ import annotations
 import os
 import re
 import shutil
-import socket
 import subprocess
 import sys
+import tomllib
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,6 +20,7 @@ import pytest
 
 from bursar.cli import COMMANDS
 from bursar.cli.version import LABELS
+from bursar.integrations.processes import find_free_port
 
 ROOT = Path(__file__).parent.parent
 PAGES = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/*.md")])
@@ -48,7 +49,7 @@ class Reader:
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
-        self.ports = {port: str(_free_port()) for port in ("7070", "9464")}
+        self.ports = {port: str(find_free_port()) for port in ("7070", "9464")}
         self.environment = {**os.environ, "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}"}
         self.behind: list[subprocess.Popen[str]] = []
 
@@ -122,12 +123,6 @@ class Reader:
             process.communicate(timeout=10)
 
 
-def _free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
-
-
 @pytest.fixture
 def reader(tmp_path: Path) -> Iterator[Reader]:
     reader = Reader(tmp_path)
@@ -175,6 +170,13 @@ def test_the_readme_names_every_command() -> None:
     text = (ROOT / "README.md").read_text().partition("## Commands")[2]
     names = {name.replace("_", "-") for name in COMMANDS} - {"schema"}
     assert sorted(name for name in names if not re.search(rf"`(bursar )?{name}\b", text)) == []
+
+
+def test_the_readme_names_every_extra() -> None:
+    extras = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
+    table = (ROOT / "README.md").read_text().partition("| extra | for |")[2].partition("\n\n")[0]
+    first_cells = " ".join(re.findall(r"^\| ([^|]*)\|", table, flags=re.M))
+    assert set(re.findall(r"`(\w+)`", first_cells)) == set(extras) - {"docs", "dev"}
 
 
 def test_pictures_are_small() -> None:
