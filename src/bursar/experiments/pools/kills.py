@@ -13,8 +13,8 @@ import numpy as np
 
 from bursar.errors import BursarError
 from bursar.experiments.pools.bars import at_least, check, conclude
+from bursar.experiments.pools.config import LATE_S, audit_word
 from bursar.experiments.pools.place import Place, Process, await_ready, begin_all, collect, open_place
-from bursar.experiments.pools.worker import LATE_S, audit_word
 from bursar.runtime.clock import BootClock
 from bursar.runtime.words import SharedWords
 from bursar.world import SECOND_NS

@@ -21,7 +21,7 @@ import msgspec
 import numpy as np
 
 from bursar.errors import BursarError
-from bursar.experiments.pools.worker import LATE_S, Config, Counts
+from bursar.experiments.pools.config import LATE_S, Config, Counts
 from bursar.integrations.records.store import RecordStore
 from bursar.runtime.clock import BootClock
 from bursar.world import MILLISECOND_NS
@@ -102,13 +102,15 @@ def await_ready(process: Process) -> None:
         raise BursarError(f"a process of the run did not start: it ended with {process.wait(READY_S)}")
 
 
-def begin_all(processes: Sequence[Process], *, wait_ns: int = START_NS, until_ns: int | None = None) -> None:
-    """Together, in a moment; until then, or for as long as each was configured to run."""
+def begin_all(processes: Sequence[Process], *, wait_ns: int = START_NS, until_ns: int | None = None) -> int:
+    """Together, in a moment, which is returned; until then, or for as long as each was configured to
+    run."""
     at = BootClock().now() + wait_ns
     for process in processes:
         assert process.stdin is not None, "its input is a pipe"
         process.stdin.write(f"{at} {until_ns or '-'}\n".encode())
         process.stdin.flush()
+    return at
 
 
 def collect(process: Process, seconds: float) -> Counts:

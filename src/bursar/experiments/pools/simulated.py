@@ -403,14 +403,14 @@ def _follow(
                 "reservations": name,
                 "congestion": f"{drop:.0%} {direction}",
                 "estimate": who,
-                "periods to 2 %": _periods_to(run.estimates, after, at),
+                "periods to 2 %": periods_to(run.estimates, after, at),
                 "then met": met(run, reservations, at + 6),
                 "at the end": run.estimates[-1] / after,
             }
         )
 
 
-def _periods_to(estimates: Sequence[int], capacity: float, at: int) -> int | str:
+def periods_to(estimates: Sequence[int], capacity: float, at: int) -> int | str:
     """Periods after the change until the estimate is within 2 % of the new capacity."""
     for k, value in enumerate(estimates[at:]):
         if abs(value / capacity - 1) <= 0.02:
@@ -418,15 +418,16 @@ def _periods_to(estimates: Sequence[int], capacity: float, at: int) -> int | str
     return "never"
 
 
+def within(table: Sequence[dict[str, Any]], periods: int, who: str, congestion: Sequence[str]) -> Bar:
+    """Whether this estimate took at most so many periods in these cases."""
+    rows = [row for row in table if row["estimate"] == who and row["congestion"] in congestion]
+    took = [row["periods to 2 %"] for row in rows]
+    name = f"{who}, {', '.join(congestion)}: periods to within 2 % (at most {periods})"
+    return check(name, str(took), all(each != "never" and each <= periods for each in took))
+
+
 def _judge_four(table: Sequence[dict[str, Any]]) -> list[Bar]:
     """What the estimates must show; 3 deviations are 6 %, and 20 % are not reserved."""
-
-    def within(periods: int, who: str, congestion: Sequence[str]) -> Bar:
-        rows = [row for row in table if row["estimate"] == who and row["congestion"] in congestion]
-        took = [row["periods to 2 %"] for row in rows]
-        name = f"{who}, {', '.join(congestion)}: periods to within 2 % (at most {periods})"
-        return check(name, str(took), all(each != "never" and each <= periods for each in took))
-
     # After 19 % nearly all of the node is reserved, and whatever the estimate tries out is missed.
     own = [
         row["then met"]
@@ -434,8 +435,8 @@ def _judge_four(table: Sequence[dict[str, Any]]) -> list[Bar]:
         if row["estimate"] == "bursar's" and not row["congestion"].startswith("19")
     ]
     return [
-        within(6, "algorithm 1", ("5% comes",)),
-        within(3, "bursar's", ("5% comes", "15% comes", "19% comes")),
-        within(15, "bursar's", ("15% goes",)),
+        within(table, 6, "algorithm 1", ("5% comes",)),
+        within(table, 3, "bursar's", ("5% comes", "15% comes", "19% comes")),
+        within(table, 15, "bursar's", ("15% goes",)),
         at_least("client-periods met with bursar's from the 6th period on, up to 15 %", min(own), 0.99),
     ]
