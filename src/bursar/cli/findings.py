@@ -7,6 +7,7 @@ reached ({"bar", "found", "met"}), and `ok` set to False makes the command exit 
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Mapping
 from importlib import import_module
 from typing import Any
@@ -50,19 +51,19 @@ def print_findings(findings: Findings) -> None:
 
 
 def _print_rows(rows: list[dict[str, Any]]) -> None:
+    from rich.box import SIMPLE_HEAD
     from rich.console import Console
     from rich.table import Table
 
-    table = Table()
+    table = Table(box=SIMPLE_HEAD, pad_edge=False)
     columns = list(dict.fromkeys(key for row in rows for key in row))
     for column in columns:
         numeric = all(isinstance(row.get(column, 0), int | float) for row in rows)
         table.add_column(column, justify="right" if numeric else "left", overflow="fold")
     for row in rows:
         table.add_row(*(_write_cell(row.get(column, "")) for column in columns))
-    console = Console(soft_wrap=True)
-    # In a file nothing need be cut short.
-    console.print(table, width=None if console.is_terminal else FILE_COLUMNS)
+    # In a file nothing need be folded.
+    Console(soft_wrap=True, width=None if sys.stdout.isatty() else FILE_COLUMNS).print(table)
 
 
 def _write_cell(value: Any) -> str:
