@@ -194,7 +194,7 @@ def _act(policy: Path, resource: str | None, act: Act) -> Any:
     chosen = quotas[choose(resource, list(quotas), policy)]
     if loaded.store.startswith("memory://"):
         raise UsageError(
-            f"{policy}: the store is in the daemon's memory, out of reach: change the limit in the policy "
+            f"{policy}: the store is the daemon's own, out of reach: change the limit in the policy "
             "and send the daemon SIGHUP, or give the policy a store"
         )
 

@@ -122,6 +122,11 @@ class QuotaCourier:
         """A ledger older than the store knows is a restored copy: its units may have moved since."""
         store, ledger = self.world.store, self.book.ledger
         path = self.layout.ledger(ledger.identity)
+        if ledger.generation and await store.exists(self.layout.ledgers) is None:
+            raise JournalError(
+                f"the ledger {ledger.identity} of {self.topic} is in this node's state directory, and the "
+                "store has no such quota: restore the store, or begin anew without the state directory"
+            )
         try:
             await store.create(path, b"0")
         except NodeExistsError:

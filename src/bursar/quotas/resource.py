@@ -40,6 +40,8 @@ class QuotaGrant(Grant):
         hold: Hold | None = self.data
         if hold is not None and hold.expired:
             raise UsageError(_expired(self.amount, self.resource))
+        if self.closed and hold is not None and hold.used == used and type(used) is int:
+            return  # a retry says again what was used
         if isinstance(used, int) and not isinstance(used, bool) and used > self.amount:
             # The units beyond the hold were never reserved, so nothing can be charged for them.
             super().settle(self.amount)

@@ -6,16 +6,18 @@ import asyncio
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote
 
 from bursar.errors import BursarError, UsageError
 from bursar.policy import Policy
-from bursar.policy.values import ResourcePolicy
+from bursar.policy.values import QuotaPolicy, ResourcePolicy
 from bursar.resource import Resource
 from bursar.runtime import kinds, logs
 from bursar.runtime.world import LiveWorld, open_world
 
 STOP_TIMEOUT_S = 1.0
 TOKEN_MIN = 16
+MEMORY = "memory://"
 
 
 class Host:
@@ -38,7 +40,7 @@ class Host:
             listen=listen or (daemon.listen if daemon.peers else None),
             peers=daemon.peers,
             tls=daemon.tls,
-            store=policy.store,
+            store=choose_store(policy),
             session_timeout_ns=daemon.session_timeout_ns,
         )
         host = cls(world, policy)
@@ -51,6 +53,10 @@ class Host:
         return host
 
     async def add(self, policy: ResourcePolicy) -> None:
+        if isinstance(policy, QuotaPolicy) and choose_store(self.policy) == MEMORY:
+            raise UsageError(
+                f"{policy.name} is the first quota here, and the store forgets: restart to add it"
+            )
         resource = kinds.open_resource(self.world, policy)
         await resource.start()
         self.resources[policy.name] = resource
@@ -103,6 +109,16 @@ class Host:
         """Stop every resource, each within a second, all at once; then the node."""
         await asyncio.gather(*(self._stop(resource) for resource in self.resources.values()))
         await self.world.close()
+
+
+def choose_store(policy: Policy) -> str:
+    """Where the policy names no store, one in the state directory if it has a quota: what was spent
+    is remembered there, and the account that it was spent from must not be forgotten before it."""
+    if policy.store != MEMORY or not any(
+        isinstance(found, QuotaPolicy) for found in policy.resources.values()
+    ):
+        return policy.store
+    return f"sqlite://{quote(str(Path(policy.daemon.state).resolve()))}/store.db"
 
 
 def read_token(path: str) -> str:
