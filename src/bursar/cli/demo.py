@@ -80,7 +80,7 @@ async def _run(directory: Path, seconds: float, port: int | None, as_json: bool)
             say(f"With a switch for shadow mode: {dashboard.secret_url}")
         story = Story(cluster, load, say)
         await story.run(seconds)
-        say("The end. Again, and longer: bursar demo --seconds 600")
+        say("\nThe end. Again, and longer: bursar demo --seconds 600")
         if as_json:
             typer.echo(json.dumps(story.outcome, indent=2))
     finally:
@@ -96,6 +96,9 @@ def _make_say(*, to_stderr: bool) -> Callable[[str], None]:
     began = time.monotonic()
 
     def say(text: str) -> None:
+        if text.startswith("\n"):
+            typer.echo(err=to_stderr)
+        text = text.removeprefix("\n")
         typer.echo(f"{time.monotonic() - began:6.1f} s  {text}", err=to_stderr)
 
     return say

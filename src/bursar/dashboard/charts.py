@@ -54,7 +54,7 @@ def draw_lines(lines: Lines, unit: str) -> Options:
     ]
     return _base(
         tooltip={"trigger": "axis"},
-        legend={"type": "scroll", "bottom": 0, "textStyle": {"color": INK}},
+        legend={"type": "scroll", "bottom": 0, "icon": "roundRect", "textStyle": {"color": INK}},
         grid={"left": 8, "right": 16, "top": 32, "bottom": 36, "containLabel": True},
         xAxis=_axis("time"),
         yAxis=_axis("value", unit),
@@ -168,7 +168,7 @@ def draw_flows(lent: Sequence[Flow], paid: Sequence[Flow]) -> Options:
     names = dict.fromkeys(name for link in links for name in (link["source"], link["target"]))
     sankey = {
         "type": "sankey",
-        "data": [{"name": name} for name in names],
+        "data": [{"name": name, "itemStyle": {"color": INK}} for name in names],
         "links": links,
         "label": {"color": INK},
         "lineStyle": {"opacity": 0.55},

@@ -27,6 +27,7 @@ LEND_PART = 0.5
 """Of a chapter; paying back takes longer than lending, and has the rest of two."""
 
 Say = Callable[[str], None]
+"""Told a text; one that begins a chapter begins with a new line."""
 
 
 class Story:
@@ -64,7 +65,7 @@ class Story:
     async def _before(self, chapter_s: float) -> None:
         await self._cluster.set_shadow(True)
         self._say(
-            "Shadow mode: bursar decides and counts, and lets everyone through. "
+            "\nShadow mode: bursar decides and counts, and lets everyone through. "
             f"{len(TENANTS)} tenants send to {len(SERVERS)} servers; greedy keeps ten times as many "
             "requests waiting as the others."
         )
@@ -75,7 +76,7 @@ class Story:
 
     async def _after(self, chapter_s: float) -> None:
         await self._cluster.set_shadow(False)
-        self._say("Shadow mode off, the load as before: now the policy holds.")
+        self._say("\nShadow mode off, the load as before: now the policy holds.")
         rates = await self._measure(chapter_s)
         self.outcome["after"] = rates
         self._say_rates(rates)
@@ -101,7 +102,7 @@ class Story:
         self._load.leave(VICTIM)
         await self._cluster.kill(VICTIM)
         self._say(
-            f"Server {VICTIM} is killed; {held.get(VICTIM, 0)} tokens of {GUARANTEED} are lost with it, "
+            f"\nServer {VICTIM} is killed; {held.get(VICTIM, 0)} tokens of {GUARANTEED} are lost with it, "
             "and count as spent until the period ends."
         )
         rates = await self._measure(chapter_s)
@@ -114,7 +115,7 @@ class Story:
     async def _restart(self, chapter_s: float) -> None:
         await self._cluster.start(VICTIM)
         self._load.come_back(VICTIM)
-        self._say(f"Server {VICTIM} is started again, with nothing; it gets tokens as requests come.")
+        self._say(f"\nServer {VICTIM} is started again, with nothing; it gets tokens as requests come.")
         rates = await self._measure(chapter_s)
         held = self._tokens_of(GUARANTEED)
         self.outcome["restarted"] = {"rates": rates, "held": held}
@@ -148,7 +149,7 @@ class Story:
         if self._cluster.other(SHARE) is None:
             return
         self._load.modest = {LENDER}
-        self._say(f"On the disk {LENDER} needs little for a while; what it leaves is lent to the others.")
+        self._say(f"\nOn the disk {LENDER} needs little for a while; what it leaves is lent to the others.")
         rates = await self._count(self._load.shared, [LENDER], LEND_PART * chapter_s)
         record = self._record()
         self.outcome["lent"] = record
@@ -159,7 +160,7 @@ class Story:
             return
         before = self._record()
         self._load.modest = set()
-        self._say(f"Now {LENDER} wants all it can get: the others pay back.")
+        self._say(f"\nNow {LENDER} wants all it can get: the others pay back.")
         rates = await self._count(self._load.shared, [LENDER], (2 - LEND_PART) * chapter_s)
         after = self._record()
         self.outcome["paid_back"] = {"before": before, "after": after}

@@ -21,7 +21,7 @@ COLUMNS = {
     "refused": "refused",
     "overreserving": "over-reserving",
 }
-TOTALS = ("capacity", "issued", "used")
+TOTALS = {"capacity": "capacity", "issued": "issued so far", "used": "used in the period before"}
 THROUGH = ("granted", "would_refuse", "fallback")
 
 
@@ -30,7 +30,7 @@ class PoolView:
         self._name = name
         self._facts = Facts()
         with ui.element("div").classes("two-columns"):
-            self._capacity = Chart(f"{name}/capacity", "Capacity as estimated, tokens issued and used")
+            self._capacity = Chart(f"{name}/capacity", "Capacity as estimated, tokens of a period")
             self._lines = Chart(f"{name}/lines", "What each tenant gets, over time")
         with ui.card().classes("w-full"):
             ui.label("Tenants (tokens of this period)").classes("card-title")
@@ -38,8 +38,9 @@ class PoolView:
 
     def refresh(self, sample: Sample, history: History) -> None:
         statistics = sample.reading.statistics[self._name]
-        self._facts.show({key: statistics.get(key) for key in ("leading", "period", *TOTALS, "shadow")})
-        totals = history.totals(self._name, TOTALS)
+        names = {"leading": "leading", "period": "period", **TOTALS, "shadow": "shadow"}
+        self._facts.show({name: statistics.get(key) for key, name in names.items()})
+        totals = {TOTALS[key]: points for key, points in history.totals(self._name, tuple(TOTALS)).items()}
         self._capacity.show(charts.draw_lines(totals, "a period"), "" if totals else "nothing seen yet")
         tenants = statistics["tenants"]
         lines = history.rates(self._name, THROUGH, list(tenants)[: charts.SHOWN_MAX])
