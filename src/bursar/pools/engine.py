@@ -60,8 +60,9 @@ class Engine:
         with self._baton:
             now = self._clock.now()
             self._drain()
-            if self.book.usable(now) < tokens or now - self._looked_at >= TICK_NS:
-                self._look(now, tokens)
+            if now - self._looked_at < TICK_NS and self.book.take(now, tokens):
+                return True
+            self._look(now, tokens)
             return self.book.take(now, tokens)
 
     def take_up_to(self, tokens: int) -> int:
@@ -119,6 +120,8 @@ class Engine:
             self.unreachable += 1
 
     def _drain(self) -> None:
+        if not self._tokens:
+            return
         drained = 0
         try:
             while True:

@@ -81,9 +81,12 @@ class EngineBook:
 
     def take(self, now: int, tokens: int) -> bool:
         """Spend so many tokens, or none."""
-        if self.usable(now) < tokens:
+        if self.is_over(now) or tokens > self.limit - self.spent:
             return False
-        reserved = min(tokens, self._due(now))
+        due = self._due(now)
+        if tokens > due + self.hand:
+            return False
+        reserved = min(tokens, due)
         self.reserve -= reserved
         self.hand -= tokens - reserved
         self._hand_spent += tokens - reserved

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import functools
 import time
 
 from bursar.world import MILLISECOND_NS
@@ -13,8 +14,8 @@ _BOOT_CLOCK = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
 class BootClock:
     """Implements `bursar.world.Clock`."""
 
-    def now(self) -> int:
-        return time.clock_gettime_ns(_BOOT_CLOCK)
+    now = staticmethod(functools.partial(time.clock_gettime_ns, _BOOT_CLOCK))
+    """Nanoseconds. It is asked all the time: this way no frame of Python's is made for it."""
 
     def wall(self) -> int:
         return time.time_ns()

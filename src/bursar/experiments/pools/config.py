@@ -28,7 +28,7 @@ class Config(msgspec.Struct, frozen=True, kw_only=True):
     card    the words of the node's card; None: what the processors can do is the node
     own     I/Os a second that the client's own card passes
     even    requests come at an even pace, not all at the start of a period
-    pairs   so many pairs of turns with and without tokens, `seconds` each
+    pairs   so many pairs of measurements with and without tokens
     audit   what is spent is also counted in shared words, which outlive a client that is killed
     """
 
