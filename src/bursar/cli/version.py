@@ -7,7 +7,7 @@ from importlib.metadata import version
 LABELS = {
     "rate": "beta",
     "share": "beta",
-    "pool": "experimental",
+    "pool": "beta",
     "quota": "beta",
     "claim": "beta",
 }

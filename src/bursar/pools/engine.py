@@ -56,10 +56,12 @@ class Engine:
 
     def take_many(self, tokens: int) -> bool:
         """Spend so many tokens, or none."""
-        _check_tokens(tokens)
+        if not isinstance(tokens, int) or not 1 <= tokens <= AMOUNT_MAX:
+            raise _unfit(tokens)
         with self._baton:
             now = self._clock.now()
-            self._drain()
+            if self._tokens:
+                self._drain()
             if now - self._looked_at < TICK_NS and self.book.take(now, tokens):
                 return True
             self._look(now, tokens)
@@ -67,7 +69,8 @@ class Engine:
 
     def take_up_to(self, tokens: int) -> int:
         """Spend as many as there are, at most so many; how many that was."""
-        _check_tokens(tokens)
+        if not isinstance(tokens, int) or not 1 <= tokens <= AMOUNT_MAX:
+            raise _unfit(tokens)
         with self._baton:
             now = self._clock.now()
             self._drain()
@@ -120,8 +123,6 @@ class Engine:
             self.unreachable += 1
 
     def _drain(self) -> None:
-        if not self._tokens:
-            return
         drained = 0
         try:
             while True:
@@ -178,6 +179,5 @@ class Engine:
         self._stopped = True
 
 
-def _check_tokens(tokens: object) -> None:
-    if not isinstance(tokens, int) or not 1 <= tokens <= AMOUNT_MAX:
-        raise UsageError(f"take 1 to {AMOUNT_MAX} tokens at once, not {tokens!r}")
+def _unfit(tokens: object) -> UsageError:
+    return UsageError(f"take 1 to {AMOUNT_MAX} tokens at once, not {tokens!r}")

@@ -34,12 +34,15 @@ class RecordClient:
         self.engine = engine
         self._take = engine.take
         self._read = store.read
-        self._stop = threading.Event()
+        # Free once it is closed. A lock and not an event, whose `wait` is a dozen frames of Python's.
+        self._open = True
+        self._closed = threading.Lock()
+        self._closed.acquire()
         self._ticker = threading.Thread(target=self._tick, name="pool-tick", daemon=True)
         self._ticker.start()
 
     def _tick(self) -> None:
-        while not self._stop.wait(TICK_NS / SECOND_NS):
+        while not self._closed.acquire(timeout=TICK_NS / SECOND_NS):
             self.engine.tick()
 
     def read(self, index: int, wait: float = 0.0) -> bytes:
@@ -88,5 +91,7 @@ class RecordClient:
         )
 
     def close(self) -> None:
-        self._stop.set()
-        self._ticker.join(1.0)
+        if self._open:
+            self._open = False
+            self._closed.release()
+            self._ticker.join(1.0)
