@@ -42,10 +42,10 @@ def test_rates_are_made_of_what_was_counted_and_never_negative() -> None:
     history = History()
     for at, granted in ((10.0, 100), (12.0, 150), (13.0, 20)):
         history.add(at, at, read({"tenants": {"acme": {"granted": granted, "would_refuse": granted}}}))
-    assert history.rates("x", ("granted",)) == {"acme": [(12_000, 25.0), (13_000, 0.0)]}
+    assert history.rates("x", ("granted",)) == {"acme": [(12_000, 25.0)]}
     assert history.rates("x", ("granted", "would_refuse"))["acme"][0] == (12_000, 50.0)
     assert history.rates("x", ("granted",), ["nobody"]) == {}
-    assert history.latest_rates("x", ("granted",)) == {"acme": 0.0}
+    assert history.latest_rates("x", ("granted",)) == {"acme": 25.0}, "the last that is known"
 
 
 def test_the_past_is_thin_and_bounded_and_the_newest_samples_are_whole() -> None:

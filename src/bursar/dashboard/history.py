@@ -71,10 +71,12 @@ class History:
         return lines
 
     def latest_rates(self, resource: str, fields: tuple[str, ...]) -> dict[str, float]:
-        """Of each tenant: tokens a second between the last two samples."""
-        if len(self._samples) < 2:
-            return {}
-        return dict(_compare(self._samples[-2], self._samples[-1], resource, fields, None))
+        """Of each tenant: tokens a second between the last two samples; where that is not known,
+        between the two before."""
+        rates: dict[str, float] = {}
+        for before, after in itertools.pairwise(list(self._samples)[-3:]):
+            rates |= dict(_compare(before, after, resource, fields, None))
+        return rates
 
     def levels(self, resource: str, field: str) -> dict[str, list[tuple[float, float]]]:
         """Of each tenant: (wall time in ms, the figure as it was)."""
@@ -111,8 +113,9 @@ def _compare(
     for tenant in new if wanted is None else wanted:
         if tenant in old and tenant in new and passed_s > 0:
             grown = sum(new[tenant].get(name, 0) - old[tenant].get(name, 0) for name in fields)
-            # A node that was started again counts from zero.
-            yield tenant, round(max(0, grown) / passed_s, 1)
+            # A node that is gone, or was started again, takes its counters with it: nothing is known.
+            if grown >= 0:
+                yield tenant, round(grown / passed_s, 1)
 
 
 def _thin(sample: Sample) -> Sample:
