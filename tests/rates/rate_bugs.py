@@ -33,10 +33,11 @@ class TakesAnyGrant(ServerBook):
 class BoundsFallOnSending(ControllerBook):
     """Rule 2: the leader counts a smaller allowance as soon as it was sent."""
 
-    def _send(self, now, view: ServerView, rows):  # type: ignore[no-untyped-def]
-        sent = super()._send(now, view, rows)
-        view.bounds = {row.tenant: row.allowance for row in rows}
-        return sent
+    def _headroom(self, tenant: str, limit: int) -> int:
+        for view in self.views.values():
+            sent = self._targets.get(view.name, {}).get(tenant, (0, 0))[0]
+            view.bounds[tenant] = min(view.bounds.get(tenant, 0), sent)
+        return super()._headroom(tenant, limit)
 
 
 class MintsAtOnce(ControllerBook):

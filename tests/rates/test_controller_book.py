@@ -34,7 +34,13 @@ def make_leader(
     return book, book.committed(now, commit.state)
 
 
-def make_report(server: str, rows: tuple[Row, ...] | None, sent_at: int = 0, stands_at: int = 0) -> Report:
+def make_report(
+    server: str,
+    rows: tuple[Row, ...] | None,
+    sent_at: int = 0,
+    stands_at: int = 0,
+    left_ns: int = PERIOD_NS // 2,
+) -> Report:
     return Report(
         server=server,
         incarnation=1,
@@ -43,7 +49,7 @@ def make_report(server: str, rows: tuple[Row, ...] | None, sent_at: int = 0, sta
         epoch=2,
         sequence=0,
         period=1,
-        time_left_ns=PERIOD_NS // 2,
+        time_left_ns=left_ns,
         seen_ns=INTERVAL_NS,
         served=0,
         busy_ns=0,
@@ -57,9 +63,9 @@ def holds(tokens: int) -> tuple[Row, ...]:
 
 def grants(effects: Effects) -> dict[str, int]:
     return {
-        effect.to: effect.message.rows[0].allowance
+        effect.to: sum(row.allowance for row in effect.message.rows)
         for effect in effects
-        if isinstance(effect, Send) and isinstance(effect.message, Grant) and effect.message.rows
+        if isinstance(effect, Send) and isinstance(effect.message, Grant)
     }
 
 
@@ -126,24 +132,63 @@ def test_a_server_that_answered_the_poll_before_a_period_opened_is_waited_for_af
     assert all(each == {"s1", "s2"} for each in seen), seen
 
 
-@pytest.mark.parametrize(
-    ("wanted", "priority", "follows"),
-    [(18, 0, {}), (LIMIT, 0, {}), (18, 17, {"s1": 18}), (LIMIT, 20, {"s1": LIMIT})],
-    ids=["a little more", "just half is there", "less than is reserved", "much less than is reserved"],
-)
-def test_a_rise_follows_the_acknowledgements_only_if_the_tenant_may_lack_it(
-    wanted: int, priority: int, follows: dict[str, int]
-) -> None:
-    def place(picture: Picture) -> Targets:
-        return {"s1": {"a": (wanted, priority)}, "s2": {"a": (LIMIT - wanted, 0)}}
-
-    book, _ = make_leader(TAKEN_OVER, place=place)
-    book.receive(1, "s1", make_report("s1", holds(15), sent_at=1, stands_at=1))
-    effects = book.receive(2, "s2", make_report("s2", holds(15), sent_at=1, stands_at=1))
-    assert grants(effects)["s1"] == 15, "s2 has not let go of anything yet"
-    later: Effects = []
+def acknowledge(book: ControllerBook, now: int, effects: Effects) -> Effects:
+    """Every grant arrived; what the book says to that."""
+    said: Effects = []
     for effect in effects:
         if isinstance(effect, Send) and isinstance(effect.message, Grant):
             grant = effect.message
-            later += book.receive(3, effect.to, Ack(effect.to, 1, grant.epoch, grant.sequence, 1, ()))
-    assert grants(later) == follows
+            said += book.receive(now, effect.to, Ack(effect.to, 1, grant.epoch, grant.sequence, 1, ()))
+    return said
+
+
+@pytest.mark.parametrize(
+    ("wanted", "left_ns", "follows"),
+    [
+        (18, PERIOD_NS, {}),
+        (28, PERIOD_NS, {}),
+        (LIMIT, PERIOD_NS, {"s1": LIMIT}),
+        (18, 2 * INTERVAL_NS, {"s1": 18}),
+    ],
+    ids=["a little more", "half is there", "less than half is there", "the period ends soon"],
+)
+def test_a_rise_follows_the_acknowledgements_only_if_the_tenant_may_lack_it(
+    wanted: int, left_ns: int, follows: dict[str, int]
+) -> None:
+    def place(picture: Picture) -> Targets:
+        return {"s1": {"a": (wanted, 0)}, "s2": {"a": (LIMIT - wanted, 0)}}
+
+    book, _ = make_leader(TAKEN_OVER, place=place)
+    book.receive(1, "s1", make_report("s1", holds(15), sent_at=1, stands_at=1, left_ns=left_ns))
+    effects = book.receive(2, "s2", make_report("s2", holds(15), sent_at=1, stands_at=1, left_ns=left_ns))
+    assert grants(effects)["s1"] == 15, "s2 has not let go of anything yet"
+    later = acknowledge(book, 3, effects)
+    assert grants(later) == follows, "only to the server that lacks something"
+    assert acknowledge(book, 4, later) == [], "nothing is owed any more"
+
+
+def test_what_stays_owed_is_not_asked_for_again_and_again() -> None:
+    """A target that the bounds do not allow: the server keeps what it has, and hears no more of it."""
+    book, _ = make_leader(TAKEN_OVER, place=lambda _: {name: {"a": (LIMIT, 0)} for name in ("s1", "s2")})
+    book.receive(1, "s1", make_report("s1", holds(15), sent_at=1, stands_at=1))
+    effects = book.receive(2, "s2", make_report("s2", holds(15), sent_at=1, stands_at=1))
+    assert grants(effects) == {"s1": 15, "s2": 15}
+    assert acknowledge(book, 3, effects) == []
+
+
+def test_what_is_in_hand_goes_first_to_where_the_tenant_sends() -> None:
+    book, _ = make_leader(TAKEN_OVER, place=lambda _: {name: {"a": (20, 0)} for name in ("s1", "s2")})
+    idle = (Row("a", 10, 0, 0, 0, False),)
+    book.receive(1, "s1", make_report("s1", idle, sent_at=1, stands_at=1))
+    effects = book.receive(2, "s2", make_report("s2", holds(10), sent_at=1, stands_at=1))
+    assert grants(effects) == {"s1": 10, "s2": 20}
+
+
+def test_a_tenant_with_nothing_at_a_server_has_no_row_there() -> None:
+    book, _ = make_leader(TAKEN_OVER)
+    book.receive(1, "s1", make_report("s1", holds(10), sent_at=1, stands_at=1))
+    effects = book.receive(2, "s2", make_report("s2", holds(10), sent_at=1, stands_at=1))
+    rows = {e.to: e.message.rows for e in effects if isinstance(e, Send) and isinstance(e.message, Grant)}
+    assert rows["s2"] == ()
+    later = acknowledge(book, 3, effects)
+    assert grants(later) == {"s1": LIMIT}, "what s2 gave up is known to be free"

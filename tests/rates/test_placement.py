@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from bursar.rates.controller import Picture, ServerView, Targets, Terms
 from bursar.rates.messages import UNBOUNDED, Report, Row
-from bursar.rates.placement import KEPT_FREE, Placement
+from bursar.rates.placement import KEPT_FREE, LATE_S, Placement
 from bursar.world import SECOND_NS
 
 RATE = 500.0
@@ -17,9 +17,14 @@ def see(server: str, *tenants: str, dispatched: int = 0) -> ServerView:
     return ServerView(server, 1, 0, report, rows, seen_ns=SECOND_NS // 5)
 
 
-def place(terms: dict[str, Terms], *servers: ServerView) -> tuple[Targets, Placement]:
-    placement = Placement({view.name: RATE for view in servers}, {})
-    picture = Picture(0, SECOND_NS, SECOND_NS, servers, terms, 1, {})
+def place(
+    terms: dict[str, Terms],
+    *servers: ServerView,
+    rate: float | None = RATE,
+    interval_ns: int = SECOND_NS // 5,
+) -> tuple[Targets, Placement]:
+    placement = Placement({view.name: rate for view in servers}, {})
+    picture = Picture(0, SECOND_NS, SECOND_NS, interval_ns, servers, terms, 1, {})
     return placement(picture), placement
 
 
@@ -56,3 +61,27 @@ def test_allowances_of_a_tenant_sum_to_its_limit() -> None:
     )
     assert sum(rows["a"][0] for rows in targets.values()) == 330
     assert all(rows["a"][1] <= rows["a"][0] for rows in targets.values())
+
+
+def test_what_a_server_cannot_serve_any_more_stays_in_hand() -> None:
+    """So that it is there at once for a server that the tenant turns to."""
+    terms = {"a": Terms(100, 400), "b": Terms(200, 400)}
+    targets, _ = place(terms, see("s1", "a", "b"))
+    allowed = {tenant: allowance for tenant, (allowance, _) in targets["s1"].items()}
+    assert RATE <= sum(allowed.values()) <= (1 + LATE_S) * RATE + 2
+    assert allowed["a"] >= 100
+    assert allowed["b"] >= 200
+    assert {tenant: priority for tenant, (_, priority) in targets["s1"].items()} == {"a": 100, "b": 200}
+
+
+def test_in_the_last_round_of_a_period_nothing_stays_in_hand() -> None:
+    terms = {"a": Terms(100, 400), "b": Terms(200, 400)}
+    targets, _ = place(terms, see("s1", "a", "b"), interval_ns=SECOND_NS)
+    assert targets["s1"] == {"a": (400, 100), "b": (400, 200)}
+
+
+def test_where_the_capacity_is_learnt_nothing_stays_in_hand() -> None:
+    """A server that is faster than was thought shows it only if it has tokens."""
+    terms = {"a": Terms(100, 4_000), "b": Terms(200, 4_000)}
+    targets, _ = place(terms, see("s1", "a", "b"), rate=None)
+    assert {tenant: allowance for tenant, (allowance, _) in targets["s1"].items()} == {"a": 4_000, "b": 4_000}

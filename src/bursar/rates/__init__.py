@@ -37,7 +37,9 @@ it true; each has a test in which it is taken out and the loss is found (tests/r
 part: the paper's text and its algorithm disagree about a tenant with only R-tokens, and one counter
 that goes up makes repeated and late grants harmless. What is left of a limit when all demand is
 covered is spread over the servers, so that a tenant that begins to send need not wait for the next
-interval. Servers are asked (polled) rather than reporting by their own clocks, so that one round
+interval. What its servers have no capacity left for stays with the controller: when the tenant turns
+to other servers it is sent with the first grants, where tokens that are out must first be given up
+and acknowledged. Servers are asked (polled) rather than reporting by their own clocks, so that one round
 sees them at one time. Pacing spreads what goes beyond the reservation over the period, so that two
 periods back to back do not show twice the limit; the experiments run without it, as the paper did.
 

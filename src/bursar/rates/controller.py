@@ -19,6 +19,11 @@ from bursar.world import Message
 
 PPM = 1_000_000
 
+HASTE = 2
+"""How many times as fast as evenly a tenant may spend its tokens at a server and still be sure that
+they last until the next round. Tokens that it lacks for more than that are sent at once, with an
+exchange of their own; the others with the next round's, by which time there is headroom for them."""
+
 
 @dataclass(frozen=True, slots=True)
 class Commit:
@@ -89,6 +94,43 @@ class ServerView:
         self.bounds = {}
 
 
+class Draft:
+    """A grant in the making. `levels` are its allowances: a fall goes all the way to the target at
+    once, a rise (in `rises`) begins at the bound, and is lifted as far as there is headroom."""
+
+    def __init__(
+        self, view: ServerView, targets: Mapping[str, tuple[int, int]], terms: Mapping[str, Terms]
+    ) -> None:
+        self.view = view
+        self.targets = targets
+        self.levels: dict[str, int] = {}
+        self.rises: list[str] = []
+        self.grew = False
+        for tenant, (wanted, _) in targets.items():
+            promise = terms.get(tenant)
+            if promise is None or wanted == 0:  # who has no row has nothing
+                continue
+            bound = view.bounds.get(tenant, 0)
+            if wanted > bound and promise.limit is not None:
+                self.rises.append(tenant)
+                wanted = bound
+            self.levels[tenant] = wanted
+
+    def lift(self, tenant: str, level: int, headroom: int) -> int:
+        """Raise an allowance to `level`, by `headroom` at most; by how much it was."""
+        growth = max(0, min(level - self.levels[tenant], headroom))
+        self.levels[tenant] += growth
+        self.grew |= growth > 0
+        return growth
+
+    def rows(self) -> tuple[Allowance, ...]:
+        return tuple(
+            Allowance(tenant, min(level, UNBOUNDED), min(self.targets[tenant][1], level))
+            for tenant, level in self.levels.items()
+            if level
+        )
+
+
 @dataclass(frozen=True, slots=True)
 class Picture:
     """All that a placement may look at: pure data, taken at one moment. `held` is what servers
@@ -97,6 +139,7 @@ class Picture:
     now: int
     time_left_ns: int
     period_ns: int
+    interval_ns: int
     servers: tuple[ServerView, ...]
     terms: Mapping[str, Terms]
     period: int
@@ -163,7 +206,7 @@ class ControllerBook:
         self._movable: dict[str, int] = {}
         self._next_terms: dict[str, Terms] | None = None
         self._targets: Targets = {}
-        self._owing = False
+        self._owed: set[str] = set()
         self.lost: dict[str, int] = {}
 
     # -- leading ----------------------------------------------------------------------------
@@ -229,7 +272,7 @@ class ControllerBook:
         self.lost = {}
         self._movable = {}
         self._targets = {}
-        self._owing = False
+        self._owed = set()
         self._place_at = None
 
     def _guarded(self, duration_ns: int) -> int:
@@ -381,9 +424,13 @@ class ControllerBook:
         if view is None or view.incarnation != ack.incarnation or ack.period != self.state.period:
             return []
         view.acknowledge(ack.sequence, ack.raised)
-        if self._owing and now < self._ends_at and not any(v.unacknowledged for v in self._listed(now)):
-            return self._grant(now, only_growth=True)
-        return []
+        if not self._owed or now >= self._ends_at:
+            return []
+        listed = self._listed(now)
+        if any(each.unacknowledged for each in listed):
+            return []
+        owed = [each for each in listed if each.name in self._owed]
+        return self._grant(now, owed, only_growth=True)
 
     # -- tokens -----------------------------------------------------------------------------
 
@@ -400,7 +447,7 @@ class ControllerBook:
         if now >= self._ends_at:
             return []
         self._targets = self._place(self.picture(now))
-        return self._grant(now, only_growth=False)
+        return self._grant(now, self._listed(now))
 
     def picture(self, now: int) -> Picture:
         """What is known now, for a placement or for people."""
@@ -409,6 +456,7 @@ class ControllerBook:
             now=now,
             time_left_ns=max(0, self._ends_at - now),
             period_ns=self._period_ns,
+            interval_ns=self.interval_ns,
             servers=servers,
             terms=self.terms,
             period=self.state.period,
@@ -428,51 +476,37 @@ class ControllerBook:
         alive = [view for view in self._alive() if (view.name, view.incarnation) in listed]
         return sorted(alive, key=lambda view: view.name)
 
-    def _grant(self, now: int, only_growth: bool) -> Effects:
-        """Send each server its target, as far as the bounds allow. Falls are sent at once. A rise
-        that has no headroom yet waits for the next round, unless the tenant may lack it before
+    def _grant(self, now: int, views: Iterable[ServerView], *, only_growth: bool = False) -> Effects:
+        """Send these servers their targets, as far as the bounds allow. Falls are sent at once. A
+        rise that has no headroom yet waits for the next round, unless the tenant may lack it before
         then: that is owed, and follows once all have acknowledged."""
-        headroom: dict[str, int] = {}
-        self._owing = False
-        effects: Effects = []
-        for view in self._listed(now):
-            rows = self._rows(view, headroom)
-            grows = any(row.allowance > view.bounds.get(row.tenant, 0) for row in rows)
-            if grows or not only_growth:
-                effects.append(self._send(now, view, rows))
-        return effects
+        drafts = [Draft(view, self._targets.get(view.name, {}), self.terms) for view in views]
+        rises = [(draft, tenant) for draft in drafts for tenant in draft.rises]
+        limits = {tenant: self.terms[tenant].limit for _, tenant in rises}
+        headroom = {t: self._headroom(t, limit) for t, limit in limits.items() if limit is not None}
+        self._owed = set()
+        for draft, tenant in rises:  # first what is needed soon, everywhere
+            needed = self._needed(now, draft, tenant)
+            headroom[tenant] -= draft.lift(tenant, needed, headroom[tenant])
+            if draft.levels[tenant] < needed:
+                self._owed.add(draft.view.name)
+        for draft, tenant in rises:  # then what can wait
+            headroom[tenant] -= draft.lift(tenant, draft.targets[tenant][0], headroom[tenant])
+        return [
+            self._send(now, draft.view, draft.rows()) for draft in drafts if draft.grew or not only_growth
+        ]
 
-    def _rows(self, view: ServerView, headroom: dict[str, int]) -> tuple[Allowance, ...]:
-        rows = []
-        for tenant, (allowance, priority) in self._targets.get(view.name, {}).items():
-            terms = self.terms.get(tenant)
-            if terms is None:
-                continue
-            if terms.limit is not None:
-                wanted = allowance
-                allowance = self._within_limit(view, tenant, wanted, terms.limit, headroom)
-                self._owing |= self._is_scant(view, tenant, allowance, wanted, priority)
-            rows.append(Allowance(tenant, min(allowance, UNBOUNDED), min(priority, allowance)))
-        return tuple(rows)
-
-    def _is_scant(self, view: ServerView, tenant: str, allowance: int, wanted: int, priority: int) -> bool:
-        """Whether the tenant may run out of tokens at the server before the next round: it has fewer
-        than are reserved, or less than half of what it should have from here on."""
-        row = view.rows.get(tenant) if view.report.period == self.state.period else None
-        dispatched = row.dispatched if row is not None else 0
-        return allowance < min(wanted, max(priority, dispatched + (wanted - dispatched) // 2))
-
-    def _within_limit(
-        self, view: ServerView, tenant: str, wanted: int, limit: int, headroom: dict[str, int]
-    ) -> int:
-        bound = view.bounds.get(tenant, 0)
-        if wanted <= bound:
-            return wanted
-        if tenant not in headroom:
-            headroom[tenant] = self._headroom(tenant, limit)
-        growth = min(wanted - bound, headroom[tenant])
-        headroom[tenant] -= growth
-        return bound + growth
+    def _needed(self, now: int, draft: Draft, tenant: str) -> int:
+        """The allowance that lasts until the next round even if it is spent `HASTE` times as fast as
+        evenly over the rest of the period; nothing where the tenant sends nothing."""
+        row = draft.view.rows.get(tenant)
+        if row is None or not (row.pending or row.arrived):
+            return 0
+        wanted = draft.targets[tenant][0]
+        spent = row.dispatched if draft.view.report.period == self.state.period else 0
+        left_ns = max(1, self._ends_at - now)
+        later_ns = max(0, left_ns - HASTE * self.interval_ns)
+        return wanted - max(0, wanted - spent) * later_ns // left_ns
 
     def _headroom(self, tenant: str, limit: int) -> int:
         most = limit if self._complete else self._movable.get(tenant, 0)

@@ -68,13 +68,11 @@ def is_news(old: tuple[Row, ...] | None, new: tuple[Row, ...]) -> bool:
 
 
 def _moved(before: Row, after: Row) -> bool:
-    if before.tenant != after.tenant or before.backlogged != after.backlogged:
-        return True
-    if before.allowance != after.allowance:
-        return True
-    pairs = (
-        (before.dispatched, after.dispatched),
-        (before.pending, after.pending),
-        (before.arrived, after.arrived),
+    return (
+        before.allowance != after.allowance
+        or before.tenant != after.tenant
+        or before.backlogged != after.backlogged
+        or has_moved(before.dispatched, after.dispatched)
+        or has_moved(before.pending, after.pending)
+        or has_moved(before.arrived, after.arrived)
     )
-    return any(has_moved(old, new) for old, new in pairs)

@@ -18,7 +18,9 @@ import numpy.typing as npt
 from bursar.estimate import CapacityEstimate, estimate_demand
 from bursar.rates.allowances import UNLIMITED, Allowances, allocate_allowances
 from bursar.rates.controller import Picture, ServerView, Targets
+from bursar.rates.dispatcher import AHEAD_NS, BEHIND_NS
 from bursar.rates.messages import UNBOUNDED
+from bursar.world import SECOND_NS
 
 Whole = npt.NDArray[np.int64]
 
@@ -27,6 +29,10 @@ KEPT_FREE = (0.2, 0.1, 0.05, 0.02, 0.0)
 else none. A reservation planned for the last moment of a full server is missed when demand moves
 late, or by the time between two periods, or when a busy machine wakes late; and the tenant may have
 no other server. Done early, there is time to make up for all that."""
+
+LATE_S = (BEHIND_NS + AHEAD_NS) / SECOND_NS
+"""How much more than its capacity in the time that is left a server may still serve: what it is behind
+with, and what it may do ahead."""
 
 UNSEEN_CAPACITY = 1_000.0
 """Requests a second that a server of unknown capacity is taken for until it was seen at work."""
@@ -66,6 +72,7 @@ class Placement:
         self.shortfall = {t: int(n) for t, n in zip(tenants, placed.reserved.shortfall, strict=True) if n}
         useful = np.where(placed.unlimited[:, None], 0, placed.allowance)
         spare = np.where(placed.unlimited, 0, left - useful.sum(axis=1))
+        useful -= self._beyond_capacity(picture, useful, placed.priority, capacity)
         allowance = dispatched + useful + self._spread(tenants, picture, spare)
         return _targets(tenants, picture, dispatched + placed.priority, allowance)
 
@@ -79,6 +86,21 @@ class Placement:
             if not placed.reserved.shortfall.any():
                 break
         return placed
+
+    def _beyond_capacity(self, picture: Picture, useful: Whole, priority: Whole, capacity: Whole) -> Whole:
+        """Tokens without priority that their servers cannot serve any more: the controller keeps them
+        in hand, and has them at once when the tenant turns to other servers. None in the last round
+        of a period, after which nobody could have them; and none where the capacity is learnt: a
+        server is seen to be faster only if it has tokens."""
+        if picture.time_left_ns <= picture.interval_ns:
+            return np.zeros_like(useful)
+        rest = np.maximum(useful - priority, 0)
+        rates = np.array([self._given.get(view.name) or np.inf for view in picture.servers])
+        most = capacity + LATE_S * rates
+        beyond = np.maximum(useful.sum(axis=0) - most, 0.0)
+        part = np.minimum(beyond / np.maximum(rest.sum(axis=0), 1), 1.0)
+        held: Whole = (rest * part).astype(np.int64)
+        return held
 
     def _capacity_left(self, view: ServerView, picture: Picture) -> int:
         report = view.report

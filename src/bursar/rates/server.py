@@ -7,12 +7,16 @@ from collections.abc import Sequence
 import numpy as np
 
 from bursar.book import Effects, Send
-from bursar.rates.messages import Ack, Allowance, Grant, Poll, Report, Row
+from bursar.rates.messages import Ack, Grant, Poll, Report, Row
 from bursar.rates.observation import Observation, is_news
-from bursar.rates.scheduler import Scheduler
+from bursar.rates.scheduler import Scheduler, Whole
 from bursar.world import Message
 
-NOTHING = Allowance("", 0, 0)
+
+def _whole(counts: Whole) -> list[int]:
+    """As Python's numbers, which can be sent: all at once, because one by one is slow."""
+    whole: list[int] = np.asarray(counts).tolist()
+    return whole
 
 
 class ServerBook:
@@ -97,9 +101,9 @@ class ServerBook:
 
     def _rows(self, now: int) -> tuple[Row, ...]:
         observed = self.observed
-        allowances, pending = self._allowances(), list(map(int, self.scheduler.pending))
-        dispatched = list(map(int, self.scheduler.dispatched)) if self._left is None else [0] * len(pending)
-        numbers = zip(allowances, dispatched, pending, observed.arrived, strict=True)
+        pending = _whole(self.scheduler.pending)
+        dispatched = _whole(self.scheduler.dispatched) if self._left is None else [0] * len(pending)
+        numbers = zip(self._allowances(), dispatched, pending, observed.arrived, strict=True)
         return tuple(
             Row(tenant, *row, observed.was_backlogged(index, now))
             for index, (tenant, row) in enumerate(zip(self.tenants, numbers, strict=True))
@@ -110,7 +114,7 @@ class ServerBook:
         """By tenant, of the present period: while alone, what was left of the controller's."""
         if self._left is not None:
             return [self._left.get(tenant, 0) for tenant in self.tenants]
-        return list(map(int, self.scheduler.allowance))
+        return _whole(self.scheduler.allowance)
 
     def _take(self, sender: str, grant: Grant) -> Effects:
         stale = (grant.epoch, grant.sequence) < (self.epoch, self.sequence)
@@ -129,12 +133,14 @@ class ServerBook:
             self.period, self.began_at = grant.period, grant.sent_at
             self._left = None
             self.scheduler.open_period()
-        rows = {row.tenant: row for row in grant.rows}
-        granted = [rows.get(tenant, NOTHING) for tenant in self.tenants]
-        allowances = np.array([row.allowance for row in granted], np.int64)
-        priorities = np.array([row.priority for row in granted], np.int64)
-        everybody = np.arange(len(granted))
-        self.scheduler.grant_many(everybody, np.maximum(allowances, self.scheduler.dispatched), priorities)
+        allowances, priorities = [0] * len(self.tenants), [0] * len(self.tenants)
+        for row in grant.rows:
+            index = self._index.get(row.tenant)
+            if index is not None:
+                allowances[index], priorities[index] = row.allowance, row.priority
+        kept = list(map(max, allowances, _whole(self.scheduler.dispatched)))
+        everybody = np.arange(len(kept))
+        self.scheduler.grant_many(everybody, np.array(kept, np.int64), np.array(priorities, np.int64))
 
     def _acknowledge(self, grant: Grant) -> Ack:
         granted = {row.tenant: row.allowance for row in grant.rows}

@@ -45,7 +45,7 @@ from bursar.rates.scheduler import kernels
 
 Whole = npt.NDArray[np.int64]
 
-UNBOUNDED = 2**62
+UNBOUNDED = kernels.UNBOUNDED
 """The allowance of a tenant without a limit."""
 
 WEIGHT_MAX = 2**20
@@ -147,9 +147,10 @@ class Scheduler:
         tenants, allowance, priority, pace = columns
         if any(column.shape != (tenants.size,) for column in columns):
             raise UsageError("grant_many takes arrays of one length: tenants, allowance, priority, pace")
-        if tenants.size and not 0 <= tenants.min() <= tenants.max() < self._count:
+        fault = kernels.find_fault(self._count, tenants, allowance, priority, pace)
+        if fault == kernels.BAD_TENANT:
             raise UsageError(f"tenants are indices from 0 to {self._count - 1}")
-        if ((priority < 0) | (priority > allowance) | (allowance > UNBOUNDED) | (pace < 0)).any():
+        if fault == kernels.BAD_TOKENS:
             raise UsageError("grant_many needs 0 <= priority <= allowance <= UNBOUNDED and pace >= 0")
         pace = np.where(pace >= UNBOUNDED, 0, pace)
         kernels.grant_many(self._table, self._heads, self._state, tenants, allowance, priority, pace)

@@ -38,6 +38,11 @@ STATES = 6
 may be ahead of its pace, UNPACED for any; SLOT the next of the wheel to be released; CURSOR the
 tenant after the one served last; VISITS how often a tenant's row was worked on, ever."""
 
+FINE, BAD_TENANT, BAD_TOKENS = range(3)
+
+UNBOUNDED = 2**62
+"""The allowance of a tenant without a limit."""
+
 NOBODY = -1
 UNPACED = -1
 FIRST, REST = 0, 1
@@ -149,6 +154,18 @@ def grant_many(
     for k in range(count):
         i = start + k if start + k < count else start + k - count
         grant(table, heads, state, tenants[i], allowance[i], priority[i], pace[i])
+
+
+@njit(cache=True, nogil=True)
+def find_fault(count: int, tenants: Whole, allowance: Whole, priority: Whole, pace: Whole) -> int:
+    """What is wrong with a grant for many. Compiled: for ten tenants NumPy takes as long as all the
+    rest of a grant."""
+    for k in range(tenants.size):
+        if not 0 <= tenants[k] < count:
+            return BAD_TENANT
+        if not 0 <= priority[k] <= allowance[k] <= UNBOUNDED or pace[k] < 0:
+            return BAD_TOKENS
+    return FINE
 
 
 @njit(cache=True, nogil=True)
