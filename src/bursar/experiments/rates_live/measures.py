@@ -114,23 +114,37 @@ def find_feasible(outcome: Outcome, opened_at: int) -> Flags:
     return np.asarray(got >= 1_000 * MET * reservation, bool)
 
 
-def measure_communication(outcome: Outcome) -> list[float]:
-    """By period, the part of it between the first report of each round and the last token of
-    that round on its server, less the time in which the allocation was computed."""
+@dataclass(frozen=True)
+class Talk:
+    """One round: nanoseconds between its first report and its last token on a server, less those in
+    which the allocation was computed; and how many grants it took."""
+
+    period: int
+    talking_ns: int
+    grants: int
+
+
+def find_talks(outcome: Outcome) -> list[Talk]:
     arrivals: dict[tuple[int, int], int] = {}
     for report in outcome.reports:
         for epoch, sequence, at in report.grants:
             arrivals[epoch, sequence] = at
-    by_period: dict[int, int] = {}
-    rounds = outcome.rounds
-    for this, following in pairwise(rounds):
+    talks = []
+    for this, following in pairwise(outcome.rounds):
         last = following.after if following.epoch == this.epoch else this.after + len(outcome.plan.servers)
-        arrived = [
-            arrivals[this.epoch, k] for k in range(this.after + 1, last + 1) if (this.epoch, k) in arrivals
-        ]
+        numbers = range(this.after + 1, last + 1)
+        arrived = [arrivals[this.epoch, k] for k in numbers if (this.epoch, k) in arrivals]
         if arrived:
             talking_ns = max(arrived) - this.reported_at - (this.ended_at - this.began_at)
-            by_period[this.period] = by_period.get(this.period, 0) + talking_ns
+            talks.append(Talk(this.period, talking_ns, len(arrived)))
+    return talks
+
+
+def measure_communication(outcome: Outcome) -> list[float]:
+    """By period, the part of it that went by with talking."""
+    by_period: dict[int, int] = {}
+    for talk in find_talks(outcome):
+        by_period[talk.period] = by_period.get(talk.period, 0) + talk.talking_ns
     whole = sorted(by_period)[1:-1]
     return [by_period[period] / outcome.plan.period_ns for period in whole]
 
