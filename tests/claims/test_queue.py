@@ -4,8 +4,9 @@ import random
 
 import pytest
 
-from bursar.claims.queue import Queue, conflict_order, release_order
-from bursar.claims.requirements import Requirements, conflicts, parse
+from bursar.claims import queue as queues
+from bursar.claims.queue import Order, Queue, conflict_order, release_order
+from bursar.claims.requirements import Mode, Requirements, conflicts, parse
 from bursar.experiments.claims.simulation import run_fifo_locks, run_lock_server, run_queue
 from bursar.experiments.claims.workloads import Job, draw_hierarchy, draw_rectangles
 
@@ -184,3 +185,93 @@ def test_nobody_conflicting_is_ever_granted_and_everybody_is_in_the_end(seed: in
         queue.vacate(id, needs[id])
         running.update(dict.fromkeys(grant_all(queue, needs)))
     assert not queue.places
+
+
+class PlainQueue:
+    """What the queue is to do, by looking at everybody each time."""
+
+    def __init__(self, order: Order) -> None:
+        self.by_conflicts = order is conflict_order
+        self.waiting: dict[str, tuple[Requirements, int, int]] = {}
+        self.running: dict[str, Requirements] = {}
+        self.aged: set[str] = set()
+
+    def pick(self) -> str | None:
+        return min((id for id in self.waiting if self.is_free(id)), key=self.key, default=None)
+
+    def is_free(self, id: str) -> bool:
+        needs = self.waiting[id][0]
+        return not any(conflicts(needs, held) for held in self.running.values()) and not any(
+            self.is_reserved(name, mode, id) for name, mode in needs
+        )
+
+    def is_reserved(self, name: str, mode: Mode, id: str) -> bool:
+        """The oldest of those who aged and want the name keeps away whoever could not share it."""
+        wanting = [
+            other for other in self.waiting if other in self.aged and name in dict(self.waiting[other][0])
+        ]
+        oldest = min(wanting, key=lambda other: (self.waiting[other][2], other), default=id)
+        return oldest != id and Mode.EXCLUSIVE in (mode, dict(self.waiting[oldest][0])[name])
+
+    def key(self, id: str) -> tuple[int | str, ...]:
+        needs, priority, submitted = self.waiting[id]
+        if not self.by_conflicts:
+            return (id not in self.aged, submitted, id)
+        degree = sum(conflicts(needs, other) for other, *_ in self.waiting.values()) - conflicts(needs, needs)
+        return (id not in self.aged, -priority, -degree, submitted, id)
+
+
+def draw_needs(chance: random.Random, kind: str) -> Requirements:
+    """Up to five names: alone; shared or not; parts of them; on paths."""
+    texts = []
+    for _ in range(chance.randint(1, 5)):
+        name, mode = f"n{chance.randrange(8)}", chance.choice("SE")
+        if kind == "parts":
+            name += chance.choice(("", "#a", "#b"))
+        elif kind == "paths":
+            name = "/".join(chance.choice("xyz") for _ in range(chance.randint(1, 3)))
+        texts.append(f"{name}:{'E' if kind == 'exclusive' else mode}")
+    return parse(texts, paths=kind == "paths")
+
+
+@pytest.mark.parametrize("order", [release_order, conflict_order])
+@pytest.mark.parametrize("kind", ["exclusive", "shared", "parts", "paths"])
+@pytest.mark.parametrize("page", [3, 2048])
+def test_grants_are_those_of_looking_at_everybody(
+    monkeypatch: pytest.MonkeyPatch, order: Order, kind: str, page: int
+) -> None:
+    monkeypatch.setattr(queues, "PAGE", page)
+    chance = random.Random(f"{kind}/{page}")
+    queue, plain = Queue(order), PlainQueue(order)
+    for step in range(250):
+        move = chance.random()
+        if move < 0.5 and len(plain.waiting) < queues.DEGREE_KEPT_SHARE - 1:
+            id, needs = f"t{step:03d}", draw_needs(chance, kind)
+            priority, submitted = chance.randrange(2), step - chance.choice((0, 0, 0, 30))
+            queue.enter(id, needs, priority=priority, submitted=submitted)
+            plain.waiting[id] = (needs, priority, submitted)
+        elif move < 0.9 and plain.running:
+            id = chance.choice(list(plain.running))
+            queue.vacate(id, plain.running.pop(id))
+        elif plain.waiting:
+            id = chance.choice(list(plain.waiting))
+            queue.leave(id)
+            del plain.waiting[id]
+        if chance.random() < 0.1:
+            plain.aged.update(queue.age(step - 40))
+        while (picked := queue.pick()) is not None:
+            assert picked == plain.pick(), f"step {step}"
+            queue.leave(picked)
+            queue.occupy(picked, plain.waiting[picked][0])
+            plain.running[picked] = plain.waiting.pop(picked)[0]
+        assert plain.pick() is None, f"step {step}"
+
+
+def test_what_was_reserved_for_a_task_before_it_came_is_its_own() -> None:
+    """Another instance's task that aged there, and is looked after here now."""
+    queue, needs = Queue(release_order), {id: parse("a:E") for id in ("early", "late")}
+    queue.reserve("a", "late", 1, True)
+    queue.enter("early", needs["early"], submitted=0)
+    assert grant_all(queue, needs) == []
+    queue.enter("late", needs["late"], submitted=1)
+    assert grant_all(queue, needs) == ["late"]

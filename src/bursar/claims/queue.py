@@ -1,86 +1,41 @@
 """Who waits for what, and who is next: plain and in memory, rebuilt from the store at any time.
 
 **Waiting without a herd.** A task that cannot be granted waits at *one* name that blocks it, not at
-all that it needs. When a name becomes free only those that wait at it are looked at; one that is
-still blocked by another name moves there. A task that waits elsewhere is blocked elsewhere, so
-looking at it would change nothing: the outcome is that of the thesis's loop over all tasks
-(figure 3-1), at the cost of those that may have a chance.
+all that it needs. When a name becomes free only those that wait at it are looked at, and all of them
+that another name blocks move there in one step (see `places`). A task that waits elsewhere is
+blocked elsewhere, so looking at it would change nothing: the outcome is that of the thesis's loop
+over all tasks (figure 3-1), at the cost of the names that changed.
 
-**Order** is one documented function (`order`). Whichever it is: a task that has waited longer than
-the aging bound comes before all others and *reserves* its names, and the others only use what it
-does not need. Of two reservations of one name the older one counts, so the oldest task of all gets
-everything it needs as soon as those who hold it now let go.
+**Order** is one documented function (`order`): next is the first in it of all who can be granted
+(where those are more than `LOOK_AHEAD`, of the ones who are first in line). Whichever it is: a task
+that has waited longer than the aging bound comes before all others and *reserves* its names, and the
+others only use what it does not need. Of two reservations of one name the older one counts, so the
+oldest task of all gets everything it needs as soon as those who hold it now let go.
 
-Invariants: a waiting task is at exactly one name, or among the fresh ones; a name with an exclusive
-owner has no sharers; equal calls give equal answers (nothing here iterates a set).
+Invariants: a waiting task is not looked at yet, or ready, or in the line of one name, which blocks
+it; no name blocks one that is ready; a name with an exclusive owner has no sharers; equal calls give
+equal answers (nothing here iterates a set).
 """
 
 from __future__ import annotations
 
-from bisect import bisect_left, insort
+import heapq
+from bisect import bisect_left
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field
-from typing import Any
+from itertools import islice
+from operator import attrgetter
 
+from bursar.claims.places import PAGE, Entry, Key, Page, Place
 from bursar.claims.requirements import Mode, Requirements
 
 LOOK_AHEAD = 256
-"""Waiters at one name that are compared with each other when it becomes free."""
+"""Of those who can be granted, how many are compared with each other."""
 
-WINDOW = 2048
-"""Waiting tasks that count as conflicts of others; those beyond are taken in order of release."""
+PAGES_OPEN_MAX = 16
+"""Pages for tasks that come out of order; past these they are put where they are out of order."""
 
-DEGREE_KEPT = 16
 DEGREE_KEPT_SHARE = 64
-"""Changes of the queue after which a degree is counted anew: so many, or this part of those who wait."""
-
-Key = tuple[Any, ...]
-Line = list[tuple[Key, str]]
-
-
-@dataclass(slots=True)
-class Place:
-    """A name as the queue sees it."""
-
-    name: str
-    owner: str = ""
-    sharers: dict[str, None] = field(default_factory=dict)
-    reserved: str = ""
-    reserved_since: int = 0
-    reserved_exclusive: bool = False
-    exclusive_line: Line = field(default_factory=list)
-    shared_line: Line = field(default_factory=list)
-    exclusive_mask: int = 0
-    shared_mask: int = 0
-
-    def is_idle(self) -> bool:
-        return not (
-            self.owner or self.sharers or self.reserved or self.exclusive_line or self.shared_line
-            or self.exclusive_mask or self.shared_mask
-        )  # fmt: skip
-
-
-@dataclass(slots=True)
-class Entry:
-    """A waiting task."""
-
-    id: str
-    needs: tuple[tuple[Place, bool], ...]
-    tenant: str
-    priority: int
-    submitted: int
-    bit: int
-    at: Place | None = None
-    at_exclusive: bool = False
-    aged: bool = False
-    degree: int = 0
-    counted: int = -1
-    line_key: Key = ()
-
-    def place_in_lines(self) -> None:
-        """Its key in every line: to be called where it may have changed, in no line."""
-        self.line_key = (not self.aged, -self.priority, self.submitted, self.id)
-
+"""A degree is counted anew when this part of those who wait has changed."""
 
 Order = Callable[["Queue", Entry], Key]
 
@@ -114,9 +69,9 @@ class Queue:
         self._weights = weights or {}
         self._served: dict[str, float] = {}
         self._waiting_of: dict[str, int] = {}
-        self._fresh: Line = []
-        self._woken: dict[str, Place] = {}
-        self._bits = [1 << number for number in range(WINDOW - 1, -1, -1)]
+        self._pages: dict[Page, None] = {}
+        self._open: list[Page] = []
+        self._taken: dict[str, Place] = {}
         self._changes = 0
         self._touched: dict[str, None] = {}
 
@@ -128,114 +83,119 @@ class Queue:
         """A task begins to wait."""
         assert id not in self.entries, f"{id} waits already"
         places = tuple((self._place(name), mode is Mode.EXCLUSIVE) for name, mode in needs)
-        bit = self._bits.pop() if self._bits else 0
-        entry = Entry(id, places, tenant, priority, submitted, bit)
-        entry.place_in_lines()
-        for place, exclusive in places:
-            if exclusive:
-                place.exclusive_mask |= bit
-            else:
-                place.shared_mask |= bit
-        self.entries[id] = entry
+        entry = self.entries[id] = Entry(id, places, tenant, priority, submitted)
+        self._join_page(entry)
+        for place, _ in places:
+            if place.reserved == id:
+                place.reserver = entry
         self._join_tenant(tenant)
         self._changes += 1
-        insort(self._fresh, (entry.line_key, id))
 
     def leave(self, id: str) -> None:
         """It no longer waits: granted, cancelled, or somebody else's now."""
         entry = self.entries.pop(id)
-        self._unregister(entry)
-        for place, exclusive in entry.needs:
-            if exclusive:
-                place.exclusive_mask &= ~entry.bit
-            else:
-                place.shared_mask &= ~entry.bit
-        if entry.bit:
-            self._bits.append(entry.bit)
+        self._part_from_page(entry)
         if entry.aged:
             self._unreserve(entry)
         self._waiting_of[entry.tenant] -= 1
         self._changes += 1
-        self._tidy(entry.needs)
+        for place, _ in entry.needs:
+            self._forget_if_idle(place)
+
+    def _join_page(self, entry: Entry) -> None:
+        """Put a task on the page whose last one comes most closely before it in line."""
+        position = bisect_left(self._open, entry.line_key, key=attrgetter("tail"))
+        if position == 0 and len(self._open) < PAGES_OPEN_MAX:
+            self._open.insert(0, Page(()))
+            self._pages[self._open[0]] = None
+        page = self._open[max(position - 1, 0)]
+        entry.join(page)
+        if len(page.slots) == PAGE:
+            self._open.remove(page)
+
+    def _part_from_page(self, entry: Entry) -> None:
+        page = entry.page
+        entry.part()
+        if not page.waiting:
+            del self._pages[page]
+            if page in self._open:
+                self._open.remove(page)
 
     def pick(self) -> str | None:
         """The task to grant next, None when nobody who waits can be granted."""
-        stuck: dict[str, None] = {}
-        while candidates := self._candidates(stuck):
-            candidates.sort(key=lambda entry: self._order(self, entry))
-            for entry in candidates:
-                found = self._find_blocker(entry)
-                if found is None:
-                    return entry.id
-                blocker, exclusive = found
-                if entry.at is blocker:
-                    stuck[entry.id] = None
-                else:
-                    self._register(entry, blocker, exclusive)
-        self._woken.clear()
-        return None
+        for page in self._pages:
+            if page.unsettled:
+                self._settle(page)
+        lines = [page.entries(page.ready) for page in self._pages if page.ready]
+        if not lines:
+            return None
+        line = lines[0] if len(lines) == 1 else heapq.merge(*lines, key=attrgetter("line_key"))
+        return min(islice(line, LOOK_AHEAD), key=lambda entry: self._order(self, entry)).id
 
-    def _candidates(self, stuck: Mapping[str, None]) -> list[Entry]:
-        """Those that might be granted now, at most LOOK_AHEAD of each line."""
-        lines = [self._fresh]
-        for place in self._woken.values():
-            lines += self._open_lines(place)
-        return [
-            self.entries[id] for line in lines for _, id in line[: LOOK_AHEAD + len(stuck)] if id not in stuck
-        ]
+    def _settle(self, page: Page) -> None:
+        """Find out of those who were not looked at who waits where, and who is ready."""
+        mask, page.unsettled = page.unsettled, 0
+        if mask.bit_count() >= len(self._taken):
+            mask = self._catch(page, mask, mask, self._taken.values())
+            page.ready |= mask
+            return
+        for entry in page.entries(mask):
+            if mask & entry.bit:
+                mask = self._catch(page, mask, entry.bit, (place for place, _ in entry.needs))
+                page.ready |= mask & entry.bit
+                mask &= ~entry.bit
 
-    def _open_lines(self, place: Place) -> list[Line]:
-        """Which of those who wait at the name it would have room for."""
-        if place.owner:
-            return []
-        if place.sharers:
-            return [place.shared_line]
-        return [place.exclusive_line, place.shared_line]
+    def _catch(self, page: Page, mask: int, wanted: int, places: Iterable[Place]) -> int:
+        """Let those whom one of the places blocks wait there, until none of the wanted ones is left.
+        Returns the rest."""
+        for place in places:
+            marks = place.marks.get(page)
+            if marks is not None and (caught := mask & place.blocked(page, marks)):
+                marks.line |= caught
+                self._touched[place.name] = None
+                mask ^= caught
+                if not mask & wanted:
+                    break
+        return mask
+
+    def _change(self, place: Place) -> None:
+        """Who holds or reserves a name is another now: those whom it blocks no more are looked at
+        next, those whom it blocks since are not ready."""
+        waited_at = 0
+        for page, marks in place.marks.items():
+            blocked = place.blocked(page, marks)
+            page.unsettled |= marks.line & ~blocked
+            marks.line = (marks.line | page.ready) & blocked
+            page.ready &= ~blocked
+            waited_at |= marks.line
+        if waited_at:
+            self._touched[place.name] = None
+        if place.is_taken():
+            self._taken[place.name] = place
+        else:
+            self._taken.pop(place.name, None)
+            self._forget_if_idle(place)
 
     def blocked_by(self, id: str) -> list[str]:
         """Every name that it waits for now, for people."""
         entry = self.entries[id]
-        return [place.name for place, exclusive in entry.needs if self._blocks(place, exclusive, entry)]
+        page, bit = entry.page, entry.bit
+        return [place.name for place, _ in entry.needs if place.blocked(page, place.marks[page]) & bit]
 
-    def _find_blocker(self, entry: Entry) -> tuple[Place, bool] | None:
-        for pair in entry.needs:
-            place, exclusive = pair
-            if place.owner or (exclusive and place.sharers):
-                return pair
-            if place.reserved and self._blocks(place, exclusive, entry):
-                return pair
-        return None
-
-    def _blocks(self, place: Place, exclusive: bool, entry: Entry) -> bool:
-        if place.owner or (exclusive and place.sharers):
-            return True
-        if not place.reserved or place.reserved == entry.id:
-            return False
-        if entry.aged and (entry.submitted, entry.id) < (place.reserved_since, place.reserved):
-            return False
-        return exclusive or place.reserved_exclusive
-
-    def _register(self, entry: Entry, place: Place, exclusive: bool) -> None:
-        self._unregister(entry)
-        entry.at, entry.at_exclusive = place, exclusive
-        insort(place.exclusive_line if entry.at_exclusive else place.shared_line, (entry.line_key, entry.id))
-        self._touched[place.name] = None
+    def place_in_line(self, id: str) -> int:
+        """How many wait at the same name and come before it in line."""
+        entry = self.entries[id]
+        for place, _ in entry.needs:
+            if place.marks[entry.page].line & entry.bit:
+                line = (other for page, marks in place.marks.items() for other in page.entries(marks.line))
+                return sum(1 for other in line if other.line_key < entry.line_key)
+        return 0
 
     def drain_touched(self) -> list[str]:
         """Names at which somebody waits, and which changed or were joined since the last call."""
         names = list(self._touched)
         self._touched.clear()
         return names
-
-    def _unregister(self, entry: Entry) -> None:
-        if entry.at is None:
-            line = self._fresh
-        else:
-            line = entry.at.exclusive_line if entry.at_exclusive else entry.at.shared_line
-        position = bisect_left(line, (entry.line_key, entry.id))
-        assert line[position][1] == entry.id, "a waiting task is in the line where it is registered"
-        del line[position]
-        entry.at = None
 
     # Names
 
@@ -247,7 +207,7 @@ class Queue:
                 place.owner = id
             else:
                 place.sharers[id] = None
-            self._wake(place)
+            self._change(place)
 
     def vacate(self, id: str, needs: Requirements) -> None:
         """It owns them no more; whoever waits at one that became free is looked at next."""
@@ -256,22 +216,14 @@ class Queue:
             if place.owner == id:
                 place.owner = ""
             place.sharers.pop(id, None)
-            self._wake(place)
-            self._forget_if_idle(place)
+            self._change(place)
 
     def see(self, name: str, owner: str, sharers: Iterable[str]) -> None:
         """What the store says of a name, as far as others changed it."""
         place = self._place(name)
         place.owner = owner
         place.sharers = dict.fromkeys(sharers)
-        self._wake(place)
-        self._forget_if_idle(place)
-
-    def _wake(self, place: Place) -> None:
-        if place.exclusive_line or place.shared_line:
-            self._touched[place.name] = None
-            if not place.owner:
-                self._woken[place.name] = place
+        self._change(place)
 
     def _place(self, name: str) -> Place:
         place = self.places.get(name)
@@ -279,14 +231,9 @@ class Queue:
             place = self.places[name] = Place(name)
         return place
 
-    def _tidy(self, needs: Iterable[tuple[Place, bool]]) -> None:
-        for place, _ in needs:
-            self._forget_if_idle(place)
-
     def _forget_if_idle(self, place: Place) -> None:
-        if place.is_idle() and self.places.get(place.name) is place:
+        if not place.marks and not place.is_taken() and self.places.get(place.name) is place:
             del self.places[place.name]
-            self._woken.pop(place.name, None)
 
     # Aging
 
@@ -294,21 +241,13 @@ class Queue:
         """Everybody who was released before that and still waits reserves its names. Returns those
         who began to."""
         begun = [
-            entry
-            for entry in sorted(self.entries.values(), key=lambda entry: (entry.submitted, entry.id))
-            if not entry.aged and entry.submitted < submitted_before
+            entry for entry in self.entries.values() if entry.submitted < submitted_before and not entry.aged
         ]
+        begun.sort(key=lambda entry: (entry.submitted, entry.id))
         for entry in begun:
-            at, exclusive = entry.at, entry.at_exclusive
-            self._unregister(entry)
+            self._part_from_page(entry)
             entry.aged = True
-            entry.place_in_lines()
-            if at is None:
-                insort(self._fresh, (entry.line_key, entry.id))
-            else:
-                entry.at, entry.at_exclusive = at, exclusive
-                insort(at.exclusive_line if exclusive else at.shared_line, (entry.line_key, entry.id))
-                self._wake(at)
+            self._join_page(entry)
             for place, exclusive in entry.needs:
                 self.reserve(place.name, entry.id, entry.submitted, exclusive)
         return [entry.id for entry in begun]
@@ -319,46 +258,53 @@ class Queue:
         if place.reserved and place.reserved != id and (place.reserved_since, place.reserved) < (since, id):
             return False
         place.reserved, place.reserved_since, place.reserved_exclusive = id, since, exclusive
-        self._wake(place)
+        place.reserver = self.entries.get(id)
+        self._change(place)
         return True
 
     def unreserve(self, name: str, id: str) -> None:
         place = self.places.get(name)
         if place is not None and place.reserved == id:
-            place.reserved = ""
+            place.reserved, place.reserver = "", None
             self._reserve_next(place)
-            self._wake(place)
-            self._forget_if_idle(place)
+            self._change(place)
 
     def _unreserve(self, entry: Entry) -> None:
         for place, _ in entry.needs:
             self.unreserve(place.name, entry.id)
 
     def _reserve_next(self, place: Place) -> None:
-        """Another one that aged and wants the name."""
+        """For another one that aged and wants the name: the one that came first."""
         heirs = [
-            (entry.submitted, entry.id, exclusive)
-            for entry in self.entries.values()
+            (entry.submitted, entry.id, bool(marks.exclusive & entry.bit))
+            for page, marks in place.marks.items()
+            for entry in page.entries(marks.exclusive | marks.shared)
             if entry.aged
-            for other, exclusive in entry.needs
-            if other is place
         ]
         if heirs:
             since, id, exclusive = min(heirs)
             place.reserved, place.reserved_since, place.reserved_exclusive = id, since, exclusive
+            place.reserver = self.entries[id]
 
     # Order
 
     def degree(self, entry: Entry) -> int:
         """How many of the waiting tasks could not run beside this one."""
-        kept = max(DEGREE_KEPT, len(self.entries) // DEGREE_KEPT_SHARE)
+        kept = max(1, len(self.entries) // DEGREE_KEPT_SHARE)
         if self._changes - entry.counted >= kept or entry.counted < 0:
-            mask = 0
-            for place, exclusive in entry.needs:
-                mask |= place.exclusive_mask | place.shared_mask if exclusive else place.exclusive_mask
-            entry.degree = (mask & ~entry.bit).bit_count()
+            entry.degree = sum(self._count_conflicts(entry, page) for page in self._pages)
             entry.counted = self._changes
         return entry.degree
+
+    def _count_conflicts(self, entry: Entry, page: Page) -> int:
+        mask = 0
+        for place, exclusive in entry.needs:
+            marks = place.marks.get(page)
+            if marks is not None:
+                mask |= marks.exclusive | marks.shared if exclusive else marks.exclusive
+                if mask == page.waiting:
+                    break
+        return (mask & ~entry.bit if entry.page is page else mask).bit_count()
 
     def turn(self, tenant: str) -> float:
         """Grants that the tenant got, by weight; who got least is next."""
@@ -376,11 +322,3 @@ class Queue:
             if others:
                 self._served[tenant] = max(self.turn(tenant), min(others))
         self._waiting_of[tenant] = waiting + 1
-
-    def place_in_line(self, id: str) -> int:
-        """How many wait at the same name and come before it in line."""
-        entry = self.entries[id]
-        if entry.at is None:
-            return 0
-        line = entry.at.exclusive_line + entry.at.shared_line
-        return sum(1 for key, _ in line if key < entry.line_key)

@@ -137,7 +137,7 @@ class Waiting(Ground):
     def _is_foreign(self, name: str) -> bool:
         """Whether somebody here waits for what another instance's task holds or reserves."""
         place = self.queue.places.get(name)
-        waited_for = place is not None and bool(place.exclusive_line or place.shared_line)
+        waited_for = place is not None and place.is_waited_at()
         return waited_for and self._is_others(name)
 
     async def _follow(self, name: str, generation: int) -> None:

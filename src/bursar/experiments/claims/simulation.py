@@ -49,16 +49,21 @@ class Timeline:
 
 
 def run_queue(jobs: Sequence[Job], order: Order) -> float:
-    """The completion time with bursar's queue in this order."""
-    queue, time = Queue(order), Timeline(jobs)
+    """The completion time with bursar's queue in this order. Every grant is checked: one of names
+    that are in use would make an order look better than it is."""
+    queue, time, locks = Queue(order), Timeline(jobs), Locks()
     ended: list[int] | None = []
     while ended is not None:
         for number in ended:
             queue.vacate(_id(number), jobs[number].needs)
+            for name, _ in jobs[number].needs:
+                locks.free(name)
         for number in time.release_due():
             queue.enter(_id(number), jobs[number].needs, submitted=int(jobs[number].released * 1e9))
         while (id := queue.pick()) is not None:
             number = int(id)
+            taken = [locks.take(*need) for need in jobs[number].needs]
+            assert all(taken), f"task {id} was granted what is in use"
             queue.leave(id)
             queue.occupy(id, jobs[number].needs)
             time.begin(number)

@@ -1,0 +1,138 @@
+"""Names and waiting tasks as the queue sees them: sets of waiting tasks as bits of whole numbers.
+
+Who waits has one bit on one *page*; a name keeps, for each page on which somebody needs it, the bits
+of those who need it exclusively, of those who need it shared, and of those who wait at it. So all
+that a name keeps from running is one number, and any number of tasks begin to wait at it, or cease
+to, in one step.
+
+Pages keep these numbers short: a name that one task needs costs one short number, however many
+others wait for other things.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+PAGE = 2048
+"""Tasks of one page."""
+
+Key = tuple[Any, ...]
+
+
+@dataclass(slots=True, eq=False)
+class Page:
+    """Tasks in the order of their lines. Each that is still `waiting` is in exactly one of `unsettled`,
+    `ready`, and the line of one place."""
+
+    tail: Key
+    slots: list[Entry | None] = field(default_factory=list)
+    waiting: int = 0
+    unsettled: int = 0
+    ready: int = 0
+
+    def entries(self, mask: int) -> Iterator[Entry]:
+        """The tasks of these bits, in order."""
+        while mask:
+            lowest = mask & -mask
+            mask ^= lowest
+            entry = self.slots[lowest.bit_length() - 1]
+            assert entry is not None, "only bits of those who wait are set"
+            yield entry
+
+
+@dataclass(slots=True)
+class Marks:
+    """Tasks of one page at one name: who needs it, and who waits at it."""
+
+    exclusive: int = 0
+    shared: int = 0
+    line: int = 0
+
+
+@dataclass(slots=True, eq=False)
+class Place:
+    """A name."""
+
+    name: str
+    owner: str = ""
+    sharers: dict[str, None] = field(default_factory=dict)
+    reserved: str = ""
+    reserved_since: int = 0
+    reserved_exclusive: bool = False
+    reserver: Entry | None = None
+    marks: dict[Page, Marks] = field(default_factory=dict)
+
+    def is_taken(self) -> bool:
+        return bool(self.owner or self.sharers or self.reserved)
+
+    def is_waited_at(self) -> bool:
+        return any(marks.line for marks in self.marks.values())
+
+    def blocked(self, page: Page, marks: Marks) -> int:
+        """Those of a page that may not take the name now. A reservation keeps away everybody but
+        the one it is for: who aged earlier would have it."""
+        if self.owner:
+            return marks.exclusive | marks.shared
+        mask = marks.exclusive if self.sharers else 0
+        if self.reserved:
+            kept_away = marks.exclusive | (marks.shared if self.reserved_exclusive else 0)
+            if self.reserver is not None and self.reserver.page is page:
+                kept_away &= ~self.reserver.bit
+            mask |= kept_away
+        return mask
+
+
+@dataclass(slots=True, eq=False)
+class Entry:
+    """A waiting task."""
+
+    id: str
+    needs: tuple[tuple[Place, bool], ...]
+    tenant: str
+    priority: int
+    submitted: int
+    page: Page = field(init=False)
+    bit: int = field(init=False)
+    aged: bool = False
+    degree: int = 0
+    counted: int = -1
+
+    @property
+    def line_key(self) -> Key:
+        """Its place in line: those who aged by age, the others by priority and age."""
+        return (not self.aged, 0 if self.aged else -self.priority, self.submitted, self.id)
+
+    def join(self, page: Page) -> None:
+        """Be the last of a page, not yet looked at."""
+        self.page, self.bit = page, 1 << len(page.slots)
+        page.slots.append(self)
+        page.tail = self.line_key
+        page.waiting |= self.bit
+        page.unsettled |= self.bit
+        for place, exclusive in self.needs:
+            marks = place.marks.get(page)
+            if marks is None:
+                marks = place.marks[page] = Marks()
+            if exclusive:
+                marks.exclusive |= self.bit
+            else:
+                marks.shared |= self.bit
+
+    def part(self) -> None:
+        """Be on no page."""
+        page, others = self.page, ~self.bit
+        page.slots[self.bit.bit_length() - 1] = None
+        page.waiting &= others
+        page.unsettled &= others
+        page.ready &= others
+        for place, exclusive in self.needs:
+            marks = place.marks[page]
+            marks.line &= others
+            if exclusive:
+                marks.exclusive &= others
+            else:
+                marks.shared &= others
+            if not (marks.exclusive or marks.shared):
+                del place.marks[page]
