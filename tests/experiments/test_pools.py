@@ -2,20 +2,22 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from bursar.experiments import pools
-from bursar.experiments.pools.simulated import CAPACITY, DISTRIBUTIONS, met, simulate
+from bursar.experiments.pools.simulated import CAPACITY, DISTRIBUTIONS, met, one_c, simulate, three
 from bursar.pools.capacity import AdaptiveCapacity, FixedCapacity
 
+Experiment = Callable[[Path, bool], dict[str, Any]]
 FIGURE_MAX_BYTES = 150_000
 
 
-@pytest.mark.parametrize("name", ["one_c", "three"])
-def test_an_experiment_draws_its_figures_and_shows_its_point(name: str, tmp_path: Path) -> None:
-    findings = getattr(pools, name)(tmp_path, True)
+@pytest.mark.parametrize("experiment", [one_c, three])
+def test_an_experiment_draws_its_figures_and_shows_its_point(experiment: Experiment, tmp_path: Path) -> None:
+    findings = experiment(tmp_path, True)
     assert findings["ok"] and findings["table"]
     for figure in findings["figures"]:
         assert 5_000 < (tmp_path / figure).stat().st_size < FIGURE_MAX_BYTES

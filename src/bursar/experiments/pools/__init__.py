@@ -5,7 +5,3 @@ Each experiment is a function `(out, quick) -> findings`: it writes its pictures
 returns its numbers, with a table beside the paper's under "table". `quick` runs the same code at a
 size for tests.
 """
-
-from bursar.experiments.pools.simulated import four, one_a, one_b, one_c, three, two_a, two_b, two_c
-
-__all__ = ["four", "one_a", "one_b", "one_c", "three", "two_a", "two_b", "two_c"]

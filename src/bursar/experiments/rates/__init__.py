@@ -4,8 +4,3 @@ Each experiment is a function `(out, quick) -> figures`: it writes its pictures 
 returns its numbers, with a table beside the paper's under "table". `quick` runs the same code at
 a size for tests.
 """
-
-from bursar.experiments.rates.controller import approximation, bqueue, parallel
-from bursar.experiments.rates.qos import one, two
-
-__all__ = ["approximation", "bqueue", "one", "parallel", "two"]
