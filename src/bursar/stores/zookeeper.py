@@ -342,5 +342,3 @@ def _make_tls(options: dict[str, str]) -> ssl.SSLContext | None:
     except (OSError, ssl.SSLError) as error:
         raise UsageError(f"store: the TLS files cannot be used: {error}") from error
     return context
-
-
