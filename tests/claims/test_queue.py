@@ -245,7 +245,7 @@ def test_grants_are_those_of_looking_at_everybody(
     queue, plain = Queue(order), PlainQueue(order)
     for step in range(250):
         move = chance.random()
-        if move < 0.5 and len(plain.waiting) < queues.DEGREE_KEPT_SHARE - 1:
+        if move < 0.5 and len(plain.waiting) < 60:
             id, needs = f"t{step:03d}", draw_needs(chance, kind)
             priority, submitted = chance.randrange(2), step - chance.choice((0, 0, 0, 30))
             queue.enter(id, needs, priority=priority, submitted=submitted)

@@ -34,7 +34,7 @@ LOOK_AHEAD = 256
 PAGES_OPEN_MAX = 16
 """Pages for tasks that come out of order; past these they are put where they are out of order."""
 
-DEGREE_KEPT_SHARE = 64
+DEGREE_KEPT_SHARE = 512
 """A degree is counted anew when this part of those who wait has changed."""
 
 Order = Callable[["Queue", Entry], Key]
