@@ -5,9 +5,10 @@ from __future__ import annotations
 from typing import TypeVar
 
 from bursar.book import Effects as ServerEffects
-from bursar.rates.controller import ControllerBook, Effects, ServerView
+from bursar.rates.controller import ControllerBook, Effects
 from bursar.rates.messages import Grant
 from bursar.rates.server import ServerBook
+from bursar.rates.views import ServerView
 from bursar.sim.faults import Faults
 from bursar.sim.scenarios.rate import (
     RateScenario,

@@ -5,8 +5,9 @@ from __future__ import annotations
 import pytest
 
 from bursar.book import Send
-from bursar.rates.controller import Commit, ControllerBook, Effects, Picture, Place, Targets, Terms
+from bursar.rates.controller import Commit, ControllerBook, Effects
 from bursar.rates.messages import Ack, Grant, Poll, Report, Row, State
+from bursar.rates.views import Picture, Place, Targets, Terms
 from bursar.world import MILLISECOND_NS
 
 PERIOD_NS, INTERVAL_NS = 400 * MILLISECOND_NS, 100 * MILLISECOND_NS

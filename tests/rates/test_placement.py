@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from bursar.rates.controller import Picture, ServerView, Targets, Terms
 from bursar.rates.messages import UNBOUNDED, Report, Row
 from bursar.rates.placement import KEPT_FREE, LATE_S, Placement
+from bursar.rates.views import Picture, ServerView, Targets, Terms
 from bursar.world import SECOND_NS
 
 RATE = 500.0

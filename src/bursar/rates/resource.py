@@ -7,13 +7,14 @@ from typing import Any
 
 from bursar.errors import Refused, UsageError
 from bursar.policy.values import RatePolicy
-from bursar.rates.controller import ControllerBook, Terms
+from bursar.rates.controller import ControllerBook
 from bursar.rates.courier import ControllerCourier, ServerCourier
 from bursar.rates.dispatcher import Dispatcher
 from bursar.rates.messages import UNBOUNDED
 from bursar.rates.placement import Placement
 from bursar.rates.scheduler import BURST_DEFAULT, Scheduler, compile_kernels
 from bursar.rates.server import ServerBook
+from bursar.rates.views import Terms
 from bursar.resource import Explanation, Grant, Resource
 from bursar.world import SECOND_NS, World
 

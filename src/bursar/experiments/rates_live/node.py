@@ -23,13 +23,14 @@ from bursar.errors import BursarError
 from bursar.experiments.rates_live.ledger import Ledger
 from bursar.experiments.rates_live.load import FileRequests, Load, MemcachedRequests, Requests
 from bursar.experiments.rates_live.plan import Plan
-from bursar.rates.controller import ControllerBook, Picture, Targets
+from bursar.rates.controller import ControllerBook
 from bursar.rates.courier import ControllerCourier, ServerCourier
 from bursar.rates.dispatcher import Dispatcher
 from bursar.rates.messages import UNBOUNDED, Allowance, Grant
 from bursar.rates.placement import Placement
 from bursar.rates.scheduler import Scheduler, compile_kernels
 from bursar.rates.server import ServerBook
+from bursar.rates.views import Picture, Targets
 from bursar.runtime import logs
 from bursar.runtime.loops import new_event_loop
 from bursar.runtime.world import LiveWorld, open_world

@@ -8,13 +8,14 @@ from typing import Any
 
 from bursar.book import Book, Effects, Send
 from bursar.errors import Refused, Unknown
-from bursar.rates.controller import Commit, ControllerBook, Picture, Targets, Terms
+from bursar.rates.controller import Commit, ControllerBook
 from bursar.rates.courier import ControllerCourier, ServerCourier
 from bursar.rates.dispatcher import Dispatcher
 from bursar.rates.messages import State
 from bursar.rates.placement import Placement
 from bursar.rates.scheduler import Scheduler, Whole
 from bursar.rates.server import ServerBook
+from bursar.rates.views import Picture, Targets, Terms
 from bursar.sim.scenario import Boot, Scenario, require
 from bursar.sim.search import Budget, Move, SmallWorld
 from bursar.sim.search import State as SearchState
