@@ -14,7 +14,8 @@ Invariants of the store, each kept by every transaction made here:
 1. *No conflict.* A name has an exclusive owner, or sharers, or neither. Who takes it exclusively
    sets its node at the version seen (so nobody else changed the owner meanwhile) and deletes its
    `S` folder if it has one (which fails while a sharer is in it). Who shares it creates its own
-   node in `S` and checks the version seen, so sharers do not disturb each other.
+   node in `S` and checks the version seen, so sharers do not disturb each other. Neither is planned
+   while the node, at that version, has an owner, whatever the queue says.
 2. *All or nothing.* All names of a task change with its record, in one transaction.
 3. *Recorded once.* Every change of a record checks its version: of two that finish, requeue or
    depose a task, one happens.
@@ -169,8 +170,15 @@ class ClaimBook:
 
     # Granting
 
+    def is_free(self, task: Task, draft: Draft) -> bool:
+        """Whether, by what was seen, nobody owns one of its names. (Of those who share one the
+        transaction finds out.)"""
+        return not any(draft.see(name)[1].owner for name, _ in task.needs)
+
     def grant(self, task: Task, version: int | None, draft: Draft) -> Plan:
-        """Own all of its names. version None: the record is created by the same transaction."""
+        """Own all of its names, which are free. version None: the record is created by the same
+        transaction."""
+        assert self.is_free(task, draft), f"{task.id} is to be granted what another owns"
         operations: list[Operation] = []
         phases = []
         for name, mode in task.requirements:

@@ -79,7 +79,7 @@ class Doing(Claiming):
                 if (mine := self.mine.get(task.id)) is not None and mine.task.attempt == task.attempt:
                     self._taken_away(task)
                 return
-            if task.id in self.mine:
+            if task.id in self.mine and not self._is_superseded(task):
                 recorded = await self.release(task.id, report.outcome, report.result)
             else:
                 plan = self.book.complete(*found, report.outcome, report.result)
@@ -99,7 +99,8 @@ class Doing(Claiming):
             return
         requeue = self._dead_holder == "requeue" and not task.is_claim
         try:
-            if not await self.remove_holder(task.id, requeue=requeue, only=task) and task.id in self.mine:
+            removed = await self.remove_holder(task.id, requeue=requeue, only=task)
+            if not removed and task.id in self.mine and not self._is_superseded(task):
                 await self.release(task.id, "failed")  # it reported its end after all
         except SessionExpiredError:
             self._expired(generation)

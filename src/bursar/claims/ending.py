@@ -162,15 +162,22 @@ class Ending(Waiting):
         self._look.set()
 
     def _over(self, task: Task) -> None:
-        """It owns nothing any more."""
-        self.mine.pop(task.id, None)
-        self._running.pop(task.id, None)
-        self.queue.vacate(task.id, task.requirements)
-        if task.id in self.queue.entries:
-            self.queue.leave(task.id)
+        """This grant owns nothing any more."""
+        if not self._is_superseded(task):
+            self.mine.pop(task.id, None)
+            self._running.pop(task.id, None)
+            self.queue.vacate(task.id, task.requirements)
         self._count("released")
         self.world.trace("claim.released", task=task.id, attempt=task.attempt)
         self._kick.set()
+
+    def _is_superseded(self, task: Task) -> bool:
+        """Whether this instance looks after a later grant of the task by now, or lets it wait for
+        one: whoever learns late that an earlier grant is over does not touch that."""
+        mine = self.mine.get(task.id)
+        if mine is None:
+            return False
+        return mine.granting or mine.task.state is State.PENDING or mine.task.attempt != task.attempt
 
     async def remove_holder(self, id: str, *, requeue: bool = False, only: Task | None = None) -> bool:
         """Take everything from a task by force, whoever looks after it; its fences are old from now
@@ -205,10 +212,11 @@ class Ending(Waiting):
         self.world.trace("claim.deposed", task=plan.id, attempt=plan.task.attempt)
         self._held.pop(plan.id, None)
         self.deposed(plan.id)
-        mine = self.mine.pop(plan.id, None)
-        self._running.pop(plan.id, None)
-        self.queue.vacate(plan.id, plan.task.requirements)
-        after = plan.after
-        if mine is not None and after is not None and after.state is State.PENDING:
-            self._admit(Mine(after, plan.version + 1))
+        if not self._is_superseded(plan.task):
+            mine = self.mine.pop(plan.id, None)
+            self._running.pop(plan.id, None)
+            self.queue.vacate(plan.id, plan.task.requirements)
+            after = plan.after
+            if mine is not None and after is not None and after.state is State.PENDING:
+                self._admit(Mine(after, plan.version + 1))
         self._kick.set()

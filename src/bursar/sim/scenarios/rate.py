@@ -41,7 +41,7 @@ class RateScenario(Scenario):
     """The truth: what every tenant was served, by the period it was charged to."""
 
     duration_ns = 4 * SECOND_NS
-    settle_ns = 5 * SECOND_NS
+    settle_ns = 6 * SECOND_NS
     session_timeout_ns = SECOND_NS
     drift_ppm = DRIFT_PPM
     server_book: type[ServerBook] = ServerBook
@@ -51,7 +51,7 @@ class RateScenario(Scenario):
         self.charged: dict[tuple[str, int], int] = {}
         self.opened = 0
         self._controllers: dict[str, ControllerBook] = {}
-        self._healed_period = 0
+        self._disturbed_period = 0
         self._late: str | None = None
 
     def nodes(self) -> Mapping[str, Boot]:
@@ -104,6 +104,9 @@ class RateScenario(Scenario):
             if book.leading:
                 self.opened = max(self.opened, book.state.period)
         require(self._late is None, str(self._late))
+        if self.sim.now_ns <= self.duration_ns + self.faults().slow_ns:
+            # Reports that were under way when the faults ended may come so late, and keep others back.
+            self._disturbed_period = self.opened
         for tenant, terms in TERMS.items():
             charged = self.charged.get((tenant, self.opened), 0)
             require(
@@ -111,15 +114,14 @@ class RateScenario(Scenario):
                 f"{tenant} was served {charged} in period {self.opened}, its limit is {terms.limit}",
             )
 
-    def healed(self) -> None:
-        self._healed_period = self.opened
-
     def audit(self) -> None:
         for (tenant, period), charged in sorted(self.charged.items()):
             limit = TERMS[tenant].limit
             require(limit is None or charged <= limit, f"{tenant}: {charged} in period {period}")
-        settled = range(self._healed_period + 4, self.opened)
-        require(len(settled) >= 2, f"only {self.opened - self._healed_period} periods opened once healed")
+        settled = range(self._disturbed_period + 2, self.opened)
+        require(
+            len(settled) >= 2, f"only {self.opened - self._disturbed_period} periods opened once undisturbed"
+        )
         for period in settled:
             for tenant, terms in TERMS.items():
                 charged = self.charged.get((tenant, period), 0)
