@@ -18,7 +18,7 @@ from bursar.sim.scenarios.claim import ClaimScenario
 from bursar.sim.simulation import Simulation
 from bursar.world import Delete, Operation, Set
 
-SEEDS = int(os.environ.get("BURSAR_CLAIM_SEEDS", "200"))
+SEEDS = int(os.environ.get("BURSAR_CLAIM_SEEDS", "300"))
 PARTS = 10
 
 
