@@ -151,7 +151,7 @@ class Ground:
         self._has_foreign = False
         self._written: dict[str, None] = {}
         self._deferred: list[Mine] = []
-        self._followed: dict[str, None] = {}
+        self._followed: dict[str, str] = {}
         self._tracked: dict[str, None] = {}
         self._draining = False
         self._stopping = False

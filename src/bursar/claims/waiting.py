@@ -100,16 +100,19 @@ class Waiting(Ground):
         """Read names, and let the queue see what others did to them."""
         if len(self.book.views) > VIEWS_MAX:
             self.book.forget([name for name in list(self.book.views) if name not in self.queue.places])
-        generation = self._generation
-        if not self.book.is_floor_sure:
-            found = await self.desk.read_floor()
+        wanted, generation = list(names), self._generation
+        while True:
+            if not self.book.is_floor_sure:
+                found = await self.desk.read_floor()
+                if generation != self._generation:
+                    return
+                self.book.stand_on(found)
+            floor = self.book.floor
+            views = await self.desk.read_names(wanted)
             if generation != self._generation:
                 return
-            self.book.stand_on(found)
-        floor = self.book.floor
-        views = await self.desk.read_names(names)
-        if generation != self._generation or floor != self.book.floor:
-            return  # read at another time than is believed in now: whoever needs them reads again
+            if floor == self.book.floor:
+                break  # else names were removed meanwhile, and what was read is older than that
         for name, view in views.items():
             self._see(name, view)
         self._kick.set()
@@ -127,12 +130,19 @@ class Waiting(Ground):
         if holding.reserved and holding.reserved not in self.mine:
             exclusive = holding.reserved_mode == Mode.EXCLUSIVE
             self.queue.reserve(name, holding.reserved, holding.reserved_since, exclusive)
+        if name in self._followed and self._is_foreign(name):
+            self._follow_from(self._telling_node(name), name)  # it may be another node's to tell now
 
     def _follow_blockers(self) -> None:
         for name in self.queue.drain_touched():
-            if name not in self._followed and self._is_foreign(name):
-                self._followed[name] = None
-                self._spawn(self._follow(name, self._generation), "follow")
+            if self._is_foreign(name):
+                self._follow_from(self._telling_node(name), name)
+
+    def _follow_from(self, path: str, name: str) -> None:
+        """Follow a name by this node, unless that is done already."""
+        if self._followed.get(name) != path:
+            self._followed[name] = path
+            self._spawn(self._follow(name, path, self._generation), "follow")
 
     def _is_foreign(self, name: str) -> bool:
         """Whether somebody here waits for what another instance's task holds or reserves."""
@@ -140,32 +150,30 @@ class Waiting(Ground):
         waited_for = place is not None and place.is_waited_at()
         return waited_for and self._is_others(name)
 
-    async def _follow(self, name: str, generation: int) -> None:
-        """Read a name whenever it changes, for as long as somebody here waits for another's task."""
+    async def _follow(self, name: str, path: str, generation: int) -> None:
+        """Read a name whenever this node changes, for as long as it is the one that tells of another's
+        task for which somebody here waits."""
         try:
-            while generation == self._generation and self._is_foreign(name):
-                path = self._telling_node(name)
-                watch = await self._open_watch(path)
+            watch = await self._open_watch(path)
+            await self._refresh([name])
+            await self._clear_stale_reservation(name, generation)
+            while self._is_followed(name, path, generation):
+                await watch.changed()
                 await self._refresh([name])
-                await self._clear_stale_reservation(name, generation)
-                while (
-                    generation == self._generation
-                    and self._is_foreign(name)
-                    and self._telling_node(name) == path
-                ):
-                    await watch.changed()
-                    await self._refresh([name])
-                watch.close()
+            watch.close()
         except SessionExpiredError:
             self._expired(generation)
         except (StoreUnknownError, FormatError) as error:
             self.problem = str(error)
             await self.world.clock.sleep(RETRY_NS)
-        if generation == self._generation:
-            self._followed.pop(name, None)
+        if generation == self._generation and self._followed.get(name) == path:
+            del self._followed[name]
             if self._is_foreign(name):
-                self._followed[name] = None
-                self._spawn(self._follow(name, generation), "follow")
+                self._follow_from(self._telling_node(name), name)
+
+    def _is_followed(self, name: str, path: str, generation: int) -> bool:
+        wanted = generation == self._generation and self._followed.get(name) == path
+        return wanted and self._is_foreign(name) and self._telling_node(name) == path
 
     def _telling_node(self, name: str) -> str:
         """The node that changes when those who hold the name let go."""
