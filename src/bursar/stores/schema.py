@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sqlite3
+import time
 from pathlib import Path
 
 from bursar.errors import StoreError
@@ -14,6 +15,8 @@ PAGE_BYTES = 2048
 """A change dirties two pages or three; smaller ones make its commit measurably shorter."""
 LOCK_PATIENCE_NS = 5 * SECOND_NS
 """How long a change waits for other processes' changes before it fails, with nothing done."""
+
+RETRY_S = 0.01
 
 _SCHEMA = (
     """CREATE TABLE nodes (
@@ -40,15 +43,25 @@ def prepare(path: str) -> None:
     folder = Path(path).parent
     if not folder.is_dir():
         raise StoreError(f"{path}: there is no folder {folder}: create it, or correct the store's URL")
+    until_ns = time.monotonic_ns() + LOCK_PATIENCE_NS
+    while True:
+        try:
+            return _try_to_prepare(path)
+        except sqlite3.Error as error:
+            # Who switches to a write-ahead log while another does so is told at once, without waiting.
+            if not is_busy(error) or time.monotonic_ns() > until_ns:
+                raise explain(error, path) from error
+            time.sleep(RETRY_S)
+
+
+def _try_to_prepare(path: str) -> None:
+    connection = sqlite3.connect(path, timeout=LOCK_PATIENCE_NS / SECOND_NS, isolation_level=None)
     try:
-        connection = sqlite3.connect(path, timeout=LOCK_PATIENCE_NS / SECOND_NS, isolation_level=None)
-    except sqlite3.Error as error:
-        raise explain(error, path) from error
-    try:
-        if _inspect(connection, path):
+        connection.execute("BEGIN")  # as it is at one moment: another may be laying out the tables
+        is_empty = _inspect(connection, path)
+        connection.execute("ROLLBACK")
+        if is_empty:
             _create(connection, path)
-    except sqlite3.Error as error:
-        raise explain(error, path) from error
     finally:
         connection.close()
 
