@@ -6,8 +6,8 @@ import itertools
 import multiprocessing
 from pathlib import Path
 
-from bursar.experiments.pools.behind_card import OWN, open_node
 from bursar.experiments.pools.card import LAG_NS, ClientCard, NodeCard
+from bursar.experiments.pools.card_node import OWN, open_node
 from bursar.experiments.pools.reader import WINDOW
 from bursar.world import SECOND_NS
 
