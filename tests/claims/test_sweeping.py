@@ -93,6 +93,7 @@ async def test_a_version_seen_before_a_removal_is_not_taken_for_one_of_a_later_n
         assert (one.book.views["a"].version, one.book.views["a"].holding.owner) == (1, "")
         stale = new_task(id="cstale", tenant="t", needs=parse(["a:E"]), submitted=0, is_claim=True)
         plan = one.book.grant(stale, None, one.book.draft())
+        assert plan is not None
         await sweep(two)
         held = await hold(two, "a:E")
         await store.set(path, (await store.get(path))[0])
@@ -146,3 +147,24 @@ def test_the_floor_only_rises() -> None:
     low, high = (Idle(f"/{phase}", 0, 0, phase, False) for phase in (2, 9))
     for removed, floor, after in (([low], 5, 5), ([low, high], 5, 9), ([high, low], 0, 9)):
         assert book.remove(removed, Floor(3, floor))[1] == Floor(4, after)
+
+
+async def test_names_that_were_read_while_others_were_removed_are_read_again() -> None:
+    """What is read then is older than the removal; whoever waits for it would wait for ever."""
+    async with two_instances() as (one, two):
+        await hold(two, "a:E")
+        read, floors = one.desk.read_names, []
+
+        async def read_late(names: object) -> object:
+            views = await read(names)  # type: ignore[arg-type]
+            floors.append(one.book.floor)
+            if len(floors) == 1:
+                await two.release((await hold(two, "gone:E")).id)
+                await sweep(two)
+                one.book.stand_on(await one.desk.read_floor())
+            return views
+
+        one.desk.read_names = read_late  # type: ignore[method-assign, assignment]
+        await one._refresh(["a"])
+        assert len(floors) == 2 and floors[0] != floors[1] == one.book.floor
+        assert one.book.views["a"].holding.owner

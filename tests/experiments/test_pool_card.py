@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import multiprocessing
+from multiprocessing.synchronize import Barrier
 from pathlib import Path
 
 from bursar.experiments.pools.card import LAG_NS, ClientCard, NodeCard
@@ -11,11 +12,12 @@ from bursar.experiments.pools.card_node import OWN, open_node
 from bursar.experiments.pools.reader import WINDOW
 from bursar.world import SECOND_NS
 
-SENDERS, SENDS, AT_ONCE, CARD_RATE = 3, 2_000, 7, 1_000_000
+SENDERS, SENDS, AT_ONCE, CARD_RATE = 3, 20_000, 7, 1_000_000
 
 
-def send_many(path: Path, results: multiprocessing.Queue[list[int]]) -> None:
+def send_many(path: Path, together: Barrier, results: multiprocessing.Queue[list[int]]) -> None:
     card = NodeCard(path)
+    together.wait(60)
     results.put([card.send(0, AT_ONCE) for _ in range(SENDS)])
     card.close()
 
@@ -25,7 +27,9 @@ def test_requests_of_several_processes_pass_one_after_another(tmp_path: Path) ->
     card.set_rate(CARD_RATE)
     context = multiprocessing.get_context("spawn")
     results: multiprocessing.Queue[list[int]] = context.Queue()
-    senders = [context.Process(target=send_many, args=(tmp_path / "card", results)) for _ in range(SENDERS)]
+    together = context.Barrier(SENDERS)
+    work = (tmp_path / "card", together, results)
+    senders = [context.Process(target=send_many, args=work) for _ in range(SENDERS)]
     for sender in senders:
         sender.start()
     passed = sorted(itertools.chain.from_iterable(results.get(timeout=60) for _ in senders))

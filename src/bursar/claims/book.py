@@ -170,15 +170,11 @@ class ClaimBook:
 
     # Granting
 
-    def is_free(self, task: Task, draft: Draft) -> bool:
-        """Whether, by what was seen, nobody owns one of its names. (Of those who share one the
-        transaction finds out.)"""
-        return not any(draft.see(name)[1].owner for name, _ in task.needs)
-
-    def grant(self, task: Task, version: int | None, draft: Draft) -> Plan:
-        """Own all of its names, which are free. version None: the record is created by the same
-        transaction."""
-        assert self.is_free(task, draft), f"{task.id} is to be granted what another owns"
+    def grant(self, task: Task, version: int | None, draft: Draft) -> Plan | None:
+        """Own all of its names. version None: the record is created by the same transaction. No plan
+        if one of the names has an owner, by what was seen. (Of sharers the transaction finds out.)"""
+        if any(draft.see(name)[1].owner for name, _ in task.needs):
+            return None
         operations: list[Operation] = []
         phases = []
         for name, mode in task.requirements:

@@ -69,8 +69,9 @@ class Granting(Doing):
             if any(name in self._written for name in names):
                 self._deferred.append(mine)
                 continue
-            if not self.book.is_free(mine.task, draft):
-                # The queue let it pass for free: what it says of these names is wrong.
+            plan = self.book.grant(mine.task, mine.version, draft)
+            if plan is None:
+                # They have an owner, of which the queue knows nothing: read them again.
                 self.book.forget(names)
                 self._admit(mine)
                 continue
@@ -79,8 +80,8 @@ class Granting(Doing):
                 self._running[id] = None
             self.queue.occupy(id, mine.task.requirements)
             self.queue.charge(mine.task.tenant)
-            plans.append(self.book.grant(mine.task, mine.version, draft))
-            operations += len(plans[-1].operations)
+            plans.append(plan)
+            operations += len(plan.operations)
         self._written.update(dict.fromkeys(draft.changed))
         return plans
 

@@ -8,13 +8,13 @@ is the card, whose capacity holds still, as the paper's did. `live` has what hap
 from __future__ import annotations
 
 import pathlib
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
 from bursar.experiments.pools.bars import Findings, at_least, below, conclude
-from bursar.experiments.pools.card_node import RATE, CardNode, Demand, measure_profile, open_node
+from bursar.experiments.pools.card_node import RATE, CardNode, Demand, Measured, measure_profile, open_node
 from bursar.experiments.pools.figures import draw_clients, draw_lines, draw_totals
 from bursar.experiments.pools.place import WARM_UP
 from bursar.experiments.pools.simulated import (
@@ -43,21 +43,27 @@ def _lengths(quick: bool, seconds: float) -> tuple[float, float]:
     return (3.0, 6.0) if quick else (PROFILE_S, seconds)
 
 
+def _draw(path: pathlib.Path, title: str, reservations: Sequence[int], runs: Mapping[str, Measured]) -> str:
+    """What each client reserved, and what it got in each run."""
+    series = {"reservation": kilo(reservations), **{name: kilo(run.means()) for name, run in runs.items()}}
+    return draw_clients(path, {title: series})
+
+
 def two_a(out: pathlib.Path, quick: bool) -> Findings:
     """90 % reserved, Zipf, everyone has demand (figure 9)."""
     profile_s, seconds = _lengths(quick, 30.0)
     with open_node() as node:
         profile = measure_profile(node, profile_s)
-        reservations = scaled(zipf(0.9), profile.capacity)
-        demand: Demand = [tokens + profile.capacity // 10 for tokens in reservations]
+        capacity = int(profile.capacity)
+        reservations = scaled(zipf(0.9), capacity)
+        demand: Demand = [tokens + capacity // 10 for tokens in reservations]
         runs = {
             "bare": node.run_bare(demand, seconds),
-            "burst engines": node.run_tokens(reservations, demand, seconds, profile.capacity, paced=False),
-            "paced engines": node.run_tokens(reservations, demand, seconds, profile.capacity),
+            "burst engines": node.run_tokens(reservations, demand, seconds, capacity, paced=False),
+            "paced engines": node.run_tokens(reservations, demand, seconds, capacity),
         }
     bare, paced = runs["bare"], runs["paced engines"]
-    series = {"reservation": kilo(reservations), **{name: kilo(run.means()) for name, run in runs.items()}}
-    figure = draw_clients(out / "pools-live-2a.png", {"90 % reserved, Zipf": series})
+    figure = _draw(out / "pools-live-2a.png", "90 % reserved, Zipf", reservations, runs)
     table = [
         {
             "run": name,
@@ -89,7 +95,7 @@ def two_b(out: pathlib.Path, quick: bool) -> Findings:
     """C1 and C2 want half of what they reserved (figures 10 and 11)."""
     profile_s, seconds = _lengths(quick, 24.0)
     with open_node() as node:
-        capacity = measure_profile(node, profile_s).capacity
+        capacity = int(measure_profile(node, profile_s).capacity)
         reservations = scaled(zipf(0.9), capacity)
         demand: list[int | None] = [tokens + capacity // 10 for tokens in reservations]
         demand[:2] = [reservations[0] // 2, reservations[1] // 2]
@@ -111,9 +117,8 @@ def two_b(out: pathlib.Path, quick: bool) -> Findings:
         }
         for name, run in runs.items()
     ]
-    series = {"reservation": kilo(reservations), **{name: kilo(run.means()) for name, run in runs.items()}}
     figures = [
-        draw_clients(out / "pools-live-2b.png", {"C1 and C2 want half": series}),
+        _draw(out / "pools-live-2b.png", "C1 and C2 want half", reservations, runs),
         draw_totals(out / "pools-live-2b-totals.png", {"all clients": totals}, "I/Os a period"),
     ]
     return conclude(
@@ -127,7 +132,7 @@ def three(out: pathlib.Path, quick: bool) -> Findings:
     """Spike reservations; requests in bursts and at an even pace; burst and paced engines (figure 13)."""
     profile_s, seconds = _lengths(quick, 24.0)
     with open_node() as node:
-        capacity = measure_profile(node, profile_s).capacity
+        capacity = int(measure_profile(node, profile_s).capacity)
         reservations = scaled(spike(285_000, 79_000), capacity)
         burst: Demand = [tokens + capacity // 10 for tokens in reservations]
         even: Demand = [tokens * capacity // sum(reservations) for tokens in reservations]
@@ -148,8 +153,7 @@ def three(out: pathlib.Path, quick: bool) -> Findings:
         }
         for name, run in runs.items()
     ]
-    series = {"reservation": kilo(reservations), **{name: kilo(run.means()) for name, run in runs.items()}}
-    figure = draw_clients(out / "pools-live-3.png", {"Spike reservations": series})
+    figure = _draw(out / "pools-live-3.png", "Spike reservations", reservations, runs)
     paced = runs["burst, paced engines"]
     return conclude(
         {"table": table, "figures": [figure]},
@@ -187,7 +191,7 @@ def four(out: pathlib.Path, quick: bool) -> Findings:
 
 def _follow(
     node: CardNode, seconds: float, before: float, after: float, estimate: str
-) -> tuple[dict[str, Any], list[int]]:
+) -> tuple[dict[str, Any], Sequence[int]]:
     """One run; a row of the table, and the estimates."""
     reservations = scaled(zipf(0.8), RATE)
     node.card.set_rate(int(before * RATE))

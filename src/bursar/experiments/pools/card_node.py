@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -13,7 +13,7 @@ import numpy as np
 from bursar.errors import BursarError
 from bursar.experiments.pools.card import NodeCard
 from bursar.experiments.pools.config import Config, Counts
-from bursar.experiments.pools.place import WARM_UP, Place, begin_all, collect, open_place
+from bursar.experiments.pools.place import WARM_UP, Outcome, Place, Profile, begin_all, collect, open_place
 from bursar.experiments.pools.reader import wait_until
 from bursar.experiments.pools.simulated import CAPACITY, CLIENT, CLIENTS
 from bursar.world import MILLISECOND_NS, SECOND_NS
@@ -26,22 +26,11 @@ Demand = Sequence[int | None]
 
 
 @dataclass(slots=True)
-class Measured:
-    """done[client][period] over whole periods after the warm-up; estimates of those periods, if a
-    monitor ran; the part of all processors that was used."""
+class Measured(Outcome):
+    """Also the part of all processors that was used, and the estimates, if a monitor ran."""
 
-    done: Any
     processors: float
-    estimates: list[int]
-
-    def means(self) -> Any:
-        return self.done.mean(axis=1)
-
-    def total(self) -> float:
-        return float(self.done.sum(axis=0).mean())
-
-    def met(self, reservations: Sequence[int]) -> float:
-        return float((self.done >= np.array(reservations)[:, None]).mean())
+    estimates: Sequence[int] = ()
 
 
 @dataclass(slots=True)
@@ -93,9 +82,8 @@ class CardNode:
         begun, (noted, *counts) = self._run([watching, *configs], seconds, changed_to)
         until = begun + int(seconds * SECOND_NS)
         periods = [period for period, at in sorted(noted.began.items()) if at <= until][WARM_UP:]
-        measured = _measure(counts, [noted.began[period] for period in periods], seconds, noted)
-        measured.estimates = [noted.capacity[period] for period in periods[:-1]]
-        return measured
+        run = _measure(counts, [noted.began[period] for period in periods], seconds, noted)
+        return replace(run, estimates=[noted.capacity[period] for period in periods[:-1]])
 
     def _run(
         self, configs: Sequence[Config], seconds: float, changed_to: int | None = None
@@ -119,7 +107,7 @@ def _measure(counts: Sequence[Counts], opened: Sequence[int], seconds: float, *o
         [np.histogram(list(each.done), edges, weights=list(each.done.values()))[0] for each in counts]
     )
     used = sum(each.processor_s for each in (*counts, *others)) / (seconds * (os.cpu_count() or 1))
-    return Measured(done, used, [])
+    return Measured(done, used)
 
 
 @contextmanager
@@ -133,17 +121,8 @@ def open_node() -> Iterator[CardNode]:
             card.close()
 
 
-@dataclass(frozen=True, slots=True)
-class Profile:
-    """Measured: a client alone, all together, and the deviation of the latter by the second."""
-
-    client: float
-    capacity: int
-    sigma: float
-
-
 def measure_profile(node: CardNode, seconds: float) -> Profile:
     alone = node.run_bare([None], seconds).total()
     together = node.run_bare([None] * CLIENTS, seconds)
     totals = together.done.sum(axis=0)
-    return Profile(alone, int(totals.mean()), float(totals.std(ddof=1)))
+    return Profile(alone, float(totals.mean()), float(totals.std(ddof=1)))

@@ -178,10 +178,12 @@ def measure_profile(place: Place, seconds: float, *, many: bool = True, clients:
 
 @dataclass(slots=True)
 class Outcome:
-    """done[client][period] over the periods that all saw whole; what the monitor noted."""
+    """done[client][period], over whole periods after the warm-up."""
 
     done: Any
-    monitor: Counts
+
+    def means(self) -> Any:
+        return self.done.mean(axis=1)
 
     def met(self, reservations: Sequence[int]) -> float:
         return float((self.done >= np.array(reservations)[:, None]).mean())
@@ -190,32 +192,17 @@ class Outcome:
         return float(self.done.sum(axis=0).mean())
 
 
-def run_tokens(
-    place: Place,
-    reservations: Sequence[int],
-    seconds: float,
-    capacity: int,
-    *,
-    paced: bool = True,
-    demand: Sequence[int | None] | None = None,
-    convert: bool = True,
-) -> Outcome:
-    """Clients with tokens for so long; whole periods after the warm-up."""
+def run_tokens(place: Place, reservations: Sequence[int], seconds: float, capacity: int) -> Outcome:
+    """Clients with tokens that want all they can get, for so long."""
     place.forget_words()
-    names = [f"C{k + 1}" for k in range(len(reservations))]
-    wanted = demand or [None] * len(names)
-    promised = dict(zip(names, reservations, strict=True))
-    monitor = place.config(
-        "monitor", seconds=seconds + 1, reservations=promised, capacity=capacity, convert=convert
-    )
+    promised = {f"C{k + 1}": tokens for k, tokens in enumerate(reservations)}
+    monitor = place.config("monitor", seconds=seconds + 1, reservations=promised, capacity=capacity)
     clients = [
-        place.config("client", tenant=name, seconds=seconds, paced=paced, demand=wanted[k], seed=k)
-        for k, name in enumerate(names)
+        place.config("client", tenant=name, seconds=seconds, seed=k) for k, name in enumerate(promised)
     ]
-    noted, *counts = run_all(place, [monitor, *clients], seconds)
+    _, *counts = run_all(place, [monitor, *clients], seconds)
     common = sorted(set.intersection(*(set(each.done) for each in counts)))
     whole = [period for period in common if 1 + WARM_UP <= period < max(common)]
     if not whole:
         raise BursarError("no whole period was seen by all clients: run for longer")
-    done = np.array([[each.done[period] for period in whole] for each in counts])
-    return Outcome(done, noted)
+    return Outcome(np.array([[each.done[period] for period in whole] for each in counts]))
