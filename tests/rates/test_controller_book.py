@@ -41,10 +41,12 @@ def make_report(
     sent_at: int = 0,
     stands_at: int = 0,
     left_ns: int = PERIOD_NS // 2,
+    asked_at: int = 0,
 ) -> Report:
     return Report(
         server=server,
         incarnation=1,
+        asked_at=asked_at,
         sent_at=sent_at,
         stands_at=stands_at,
         epoch=2,
@@ -56,6 +58,14 @@ def make_report(
         busy_ns=0,
         rows=rows,
     )
+
+
+def answer_at(
+    asked_at: int, server: str, rows: tuple[Row, ...] | None, stands_at: int
+) -> tuple[int, str, Report]:
+    """Received at once: when, from whom, what."""
+    report = make_report(server, rows, sent_at=asked_at + 1, stands_at=stands_at, asked_at=asked_at)
+    return asked_at + 1, server, report
 
 
 def holds(tokens: int) -> tuple[Row, ...]:
@@ -98,8 +108,8 @@ def test_an_empty_report_is_no_answer_of_a_server_whose_full_one_was_lost() -> N
     effects = run_until(book, INTERVAL_NS // 4)
     assert grants(effects) == {"s1": 10}, "only what s1 said it holds may be moved"
     assert polls(run_until(book, INTERVAL_NS)) == {"s1": False, "s2": True}
-    book.receive(INTERVAL_NS + 1, "s1", make_report("s1", None, sent_at=50, stands_at=1))
-    effects = book.receive(INTERVAL_NS + 1, "s2", make_report("s2", holds(20), sent_at=50, stands_at=50))
+    book.receive(*answer_at(INTERVAL_NS, "s1", None, stands_at=1))
+    book.receive(*answer_at(INTERVAL_NS, "s2", holds(20), stands_at=INTERVAL_NS + 1))
     assert sum(view.bounds["a"] for view in book.views.values()) <= LIMIT
 
 
@@ -108,8 +118,8 @@ def test_a_server_is_asked_in_full_when_its_last_full_report_was_lost() -> None:
     for name in ("s1", "s2"):
         book.receive(1, name, make_report(name, holds(10), sent_at=1, stands_at=1))
     assert polls(run_until(book, INTERVAL_NS)) == {"s1": False, "s2": False}
-    book.receive(INTERVAL_NS + 1, "s1", make_report("s1", None, sent_at=50, stands_at=1))
-    book.receive(INTERVAL_NS + 1, "s2", make_report("s2", None, sent_at=50, stands_at=40))
+    book.receive(*answer_at(INTERVAL_NS, "s1", None, stands_at=1))
+    book.receive(*answer_at(INTERVAL_NS, "s2", None, stands_at=40))
     assert polls(run_until(book, 2 * INTERVAL_NS)) == {"s1": False, "s2": True}
 
 
@@ -126,11 +136,36 @@ def test_a_server_that_answered_the_poll_before_a_period_opened_is_waited_for_af
             effects = book.committed(now, commit.state)
         seen += [set(grants(effects))] if grants(effects) else []
         for k, server in enumerate(polls(effects)):
-            report = make_report(server, holds(0), sent_at=now + step, stands_at=now + step)
+            report = make_report(server, holds(0), sent_at=now + step, stands_at=now + step, asked_at=now)
             reply = book.receive(now + 1 + k, server, report)
             seen += [set(grants(reply))] if grants(reply) else []
     assert book.state.period > 3
     assert all(each == {"s1", "s2"} for each in seen), seen
+
+
+def test_a_late_answer_to_an_old_poll_is_not_taken_for_a_living_server() -> None:
+    """It was sent before its server died, perhaps: tokens would be placed where nobody spends them."""
+    book, _ = make_leader(TAKEN_OVER)
+    for name in ("s1", "s2"):
+        book.receive(1, name, make_report(name, holds(10), sent_at=1, stands_at=1))
+    for poll in (1, 2):
+        run_until(book, poll * INTERVAL_NS)
+        book.receive(*answer_at(poll * INTERVAL_NS, "s2", None, stands_at=1))
+    late = make_report("s1", None, sent_at=2, stands_at=1, asked_at=0)
+    book.receive(2 * INTERVAL_NS + 2, "s1", late)
+    assert [view.name for view in book.picture(2 * INTERVAL_NS + 3).servers] == ["s2"]
+
+
+def test_a_round_waits_for_answers_to_its_own_poll() -> None:
+    book, _ = make_leader(TAKEN_OVER)
+    for name in ("s1", "s2"):
+        book.receive(1, name, make_report(name, holds(10), sent_at=1, stands_at=1))
+    run_until(book, INTERVAL_NS)
+    assert book.receive(*answer_at(INTERVAL_NS, "s2", None, stands_at=1)) == []
+    late = make_report("s1", holds(10), sent_at=2, stands_at=2, asked_at=0)
+    assert book.receive(INTERVAL_NS + 1, "s1", late) == [], "the answer to this poll is under way"
+    effects = book.receive(*answer_at(INTERVAL_NS, "s1", None, stands_at=2))
+    assert set(grants(effects)) == {"s1", "s2"}
 
 
 def acknowledge(book: ControllerBook, now: int, effects: Effects) -> Effects:

@@ -196,7 +196,8 @@ class ControllerBook:
         self._place_at = now + self.interval_ns // 4
         self._awaited = {view.name for view in self._alive()}
         return [
-            Send(server, Poll(self.state.epoch, full or self._is_untold(server))) for server in self.names
+            Send(server, Poll(self.state.epoch, now, full or self._is_untold(server)))
+            for server in self.names
         ]
 
     def _is_untold(self, server: str) -> bool:
@@ -206,7 +207,7 @@ class ControllerBook:
     def _alive(self) -> list[ServerView]:
         """Those that answered this poll or the one before. Time alone does not tell: where a period
         ends a poll is left out, and intervals may change."""
-        return [view for view in self.views.values() if view.heard_at >= self._polled[0]]
+        return [view for view in self.views.values() if view.report.asked_at >= self._polled[0]]
 
     def _open(self, now: int) -> Effects:
         self._opens_at = now + self.interval_ns // 4
@@ -254,15 +255,16 @@ class ControllerBook:
         if view is None or not known:
             if view is not None:
                 self._bury(view)
-            view = ServerView(report.server, report.incarnation, now, report, {})
+            view = ServerView(report.server, report.incarnation, report, {})
             self.views[report.server] = view
-        view.heard_at, view.report = now, report
+        view.report = report
         if report.rows is not None:
             self._untold.discard(report.server)
             view.rows = {row.tenant: row for row in report.rows}
             view.rows_at, view.seen_ns = report.sent_at, report.seen_ns
         self._first_answer(now, view)
-        self._awaited.discard(view.name)
+        if report.asked_at == self._polled[1]:
+            self._awaited.discard(view.name)
         effects = self._list(view)
         if not self._awaited and self._place_at is not None and now < self._opens_at:
             effects += self._end_round(now)

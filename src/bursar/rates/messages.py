@@ -19,9 +19,11 @@ UNBOUNDED = 2**62
 
 class Poll(Message, frozen=True):
     """Report to me. A higher epoch than the server has seen also fences it: from then on it takes
-    nothing from a lower one. `full` asks for every row, not only for news."""
+    nothing from a lower one. `full` asks for every row, not only for news. `asked_at`, by the
+    controller's clock, comes back in the report: a late answer is not taken for a fresh one."""
 
     epoch: int
+    asked_at: int
     full: bool
 
 
@@ -42,12 +44,13 @@ class Row(msgspec.Struct, frozen=True, array_like=True):
 
 
 class Report(Message, frozen=True):
-    """A server as it is at `sent_at`, by its own clock. `rows` is None when nothing moved beyond
-    the threshold since the last full report to this controller, sent at `stands_at`: it still
-    stands, for those who got it."""
+    """A server as it is at `sent_at`, by its own clock, asked at `asked_at`, by the controller's.
+    `rows` is None when nothing moved beyond the threshold since the last full report to this
+    controller, sent at `stands_at`: it still stands, for those who got it."""
 
     server: str
     incarnation: int
+    asked_at: int
     sent_at: int
     stands_at: int
     epoch: int

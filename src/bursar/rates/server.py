@@ -72,19 +72,21 @@ class ServerBook:
         # A deposed leader is answered too: the epoch in the report tells it so.
         if poll.epoch > self.epoch:
             self.epoch, self.sequence = poll.epoch, 0
-        return [Send(sender, self._report(now, (sender, poll.epoch), poll.full))]
+        return [Send(sender, self._report(now, sender, poll))]
 
-    def _report(self, now: int, to: tuple[str, int], full: bool) -> Report:
+    def _report(self, now: int, sender: str, poll: Poll) -> Report:
+        to = (sender, poll.epoch)
         rows: tuple[Row, ...] | None = self._rows(now)
         assert rows is not None
         observed = self.observed
-        if not full and to == self._reported_to and not is_news(self._reported, rows):
+        if not poll.full and to == self._reported_to and not is_news(self._reported, rows):
             rows = None
         else:
             self._reported, self._reported_to, self._reported_at = rows, to, now
         report = Report(
             server=self.name,
             incarnation=self.incarnation,
+            asked_at=poll.asked_at,
             sent_at=now,
             stands_at=self._reported_at,
             epoch=self.epoch,

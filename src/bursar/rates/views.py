@@ -32,7 +32,6 @@ class ServerView:
 
     name: str
     incarnation: int
-    heard_at: int
     report: Report
     rows: dict[str, Row]
     rows_at: int = 0
