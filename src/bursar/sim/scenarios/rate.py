@@ -51,6 +51,8 @@ class RateScenario(Scenario):
         self.charged: dict[tuple[str, int], int] = {}
         self.opened = 0
         self._controllers: dict[str, ControllerBook] = {}
+        # A message that was slow when the faults end may come so late, and keeps later ones back.
+        self._disturbed_until_ns = self.duration_ns + self.faults().slow_ns
         self._disturbed_period = 0
         self._late: str | None = None
 
@@ -104,7 +106,7 @@ class RateScenario(Scenario):
             if book.leading:
                 self.opened = max(self.opened, book.state.period)
         require(self._late is None, str(self._late))
-        if self.sim.now_ns <= self.duration_ns:
+        if self.sim.now_ns <= self._disturbed_until_ns:
             self._disturbed_period = self.opened
         for tenant, terms in TERMS.items():
             charged = self.charged.get((tenant, self.opened), 0)
