@@ -6,7 +6,7 @@ from typing import Any
 
 from bursar.book import Effects
 from bursar.quotas.book import NodeBook, Refusal
-from bursar.quotas.ledger import Account
+from bursar.quotas.ledger import Account, Ledger
 
 
 class SendsFirst(NodeBook):
@@ -40,6 +40,23 @@ class AnswersFirst(NodeBook):
             self._answer(now, *arguments)
         else:
             super().defer(now, what, *arguments)
+
+
+class PaysCutsLate(NodeBook):
+    """Mutation: units that come may be used or sent on before they pay for a cut."""
+
+    def __init__(self, *arguments: Any, **settings: Any) -> None:
+        super().__init__(*arguments, **settings)
+        self.ledger = LateLedger(self.ledger.identity)
+
+
+class LateLedger(Ledger):
+    def mint(self, name: str, number: int, amount: int) -> None:
+        super().mint(name, number, amount)
+        super()._burn(self.account(name))
+
+    def _burn(self, account: Account) -> None:
+        """Only where a cut is taken in."""
 
 
 class Recredits(NodeBook):

@@ -258,6 +258,43 @@ async def test_a_new_policy_changes_limits_and_refuses_what_needs_a_restart(town
         await llm.reconfigure(QuotaPolicy(name="llm", tenants=TENANTS, mode="fast"))
 
 
+@pytest.mark.parametrize(("limit", "left"), [(250, 160), (95, 5), (40, 0)], ids=["more", "less", "below use"])
+async def test_a_limit_that_was_changed_while_no_node_ran_holds_from_the_next_start(
+    town: Town, limit: int, left: int
+) -> None:
+    llm = await town.open("a")
+    await (await llm.acquire("acme", 90, wait=5.0)).release()
+    await town.close("a")
+    llm = await town.open("a", tenants={**TENANTS, "acme": QuotaTenant(limit=limit)})
+    with pytest.raises(Refused):
+        await llm.acquire("acme", left + 1, wait=5.0)
+    if left:
+        await (await llm.acquire("acme", left, wait=5.0)).release()
+    total = (await llm.take_survey())["acme"]
+    assert (total.unspent, total.missing) == (0, 0)
+
+
+def test_new_units_first_go_to_ledgers_that_may_owe_some_of_a_cut() -> None:
+    """Else they could be used before the cut is carried out, and the use pass every limit there was."""
+    mints = [("a", 50), ("b", 50), ("b", -80), ("c", -10)]
+    assert accounts.assign(mints, 60, ["d", "b"]) == [("b", 60)]
+    assert accounts.assign(mints, 85, ["d", "b"]) == [("b", 80), ("c", 5)], "of those that are up, first"
+    assert accounts.assign(mints, 85, ["d", "c"]) == [("c", 10), ("b", 75)]
+    assert accounts.assign(mints, 120, ["d"]) == [("b", 80), ("c", 10), ("d", 30)]
+    netted = [*mints, ("b", 80), ("c", 10)]
+    assert accounts.assign(netted, 5, ["d"]) == [("d", 5)]
+    assert accounts.assign(netted, -5, ["d"]) == [("d", -5)]
+
+
+async def test_a_top_up_outlasts_a_restart_with_the_same_policy(town: Town) -> None:
+    llm = await town.open("a")
+    await (await llm.acquire("acme", 90, wait=5.0)).release()
+    await accounts.top_up(town.worlds["a"].store, llm.courier.layout, "acme", 1_000, ["a"])
+    await town.close("a")
+    llm = await town.open("a")
+    assert (await llm.acquire("acme", 1_010, wait=5.0)).amount == 1_010
+
+
 async def test_warnings_are_told_once(town: Town) -> None:
     llm = await town.open("a")
     told: list[tuple[str, int]] = []
@@ -351,7 +388,7 @@ async def test_waiting_ends_with_unknown_when_a_node_cannot_be_reached(town: Tow
     one = await town.open("a")
     two = await town.open("b")
     await (await one.acquire("beta", 10, wait=5.0)).release()
-    await accounts.top_up(town.worlds["a"].store, one.courier.layout, "beta", 1_000, "b")
+    await accounts.top_up(town.worlds["a"].store, one.courier.layout, "beta", 1_000, ["b"])
     async with asyncio.timeout(10):
         while two.courier.book.ledger.account("beta").unspent < 1_000 or "b" not in (
             one.courier.book.members or ()

@@ -139,3 +139,31 @@ def test_a_top_up_that_is_not_durable_yet_is_not_refused() -> None:
     assert office.outcome("a", wanted) is None
     office.perform("a", topping)
     assert office.outcome("a", wanted) == 11
+
+
+def test_a_cut_below_what_was_used_takes_all_that_is_left_anywhere_and_then_rests() -> None:
+    office = Office({"a": 32, "b": 40, "c": 2})
+    assert office.outcome("b", office.ask("b", 37)) == 37
+    [hold] = office.books["b"].ledger.holds.values()
+    office.perform("b", office.books["b"].settle(NOW, hold, 37))
+    mints = [("a", 32), ("b", 40), ("c", 2), ("b", -67)]
+    for name, book in office.books.items():
+        office.perform(name, book.mint(NOW, ACCOUNT, mints))
+    office.deliver_all()
+    accounts = {name: book.ledger.account(ACCOUNT) for name, book in office.books.items()}
+    assert sum(account.unspent for account in accounts.values()) == 0
+    assert accounts["b"].debt == 67 - (32 + 3 + 2)
+    asked = office.ask("c", 1)
+    office.deliver_all()
+    assert office.outcome("c", asked) == Refusal(ACCOUNT, left=0, asked=1)
+    assert not office.books["b"].rounds[ACCOUNT].is_in_need(NOW), "nothing is left: only new units can pay"
+
+
+def test_a_root_that_is_alone_survives_a_cut_below_what_was_used() -> None:
+    office = Office({"a": 10})
+    assert office.outcome("a", office.ask("a", 9)) == 9
+    office.perform("a", office.books["a"].mint(NOW, ACCOUNT, [("a", 10), ("a", -6)]))
+    account = office.books["a"].ledger.account(ACCOUNT)
+    assert (account.unspent, account.debt) == (0, 5)
+    office.perform("a", office.books["a"].mint(NOW, ACCOUNT, [("a", 10), ("a", -6), ("a", 7)]))
+    assert (account.unspent, account.debt) == (2, 0), "new units pay for the cut first"

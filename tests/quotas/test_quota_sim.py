@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from quota_mutations import AnswersFirst, Reverts, SendsFirst
+from quota_mutations import AnswersFirst, PaysCutsLate, Reverts, SendsFirst
 
 from bursar.quotas.book import NodeBook
 from bursar.quotas.courier import QuotaCourier
@@ -32,7 +32,7 @@ def test_blocks_charged_ahead_are_never_exceeded_either(first: int) -> None:
         run_seed(f"{FastQuotaScenario.__module__}:{FastQuotaScenario.__name__}", seed, keep=100)
 
 
-@pytest.mark.parametrize("mutation", [SendsFirst, Reverts, AnswersFirst])
+@pytest.mark.parametrize("mutation", [SendsFirst, Reverts, AnswersFirst, PaysCutsLate])
 def test_seeds_catch_a_book_that_breaks_a_rule(mutation: type[NodeBook]) -> None:
     courier = type("Courier", (QuotaCourier,), {"book_class": mutation})
     resource = type("Resource", (QuotaResource,), {"courier_class": courier})

@@ -8,7 +8,7 @@ it returns.
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 
 from bursar.errors import (
     NodeExistsError,
@@ -18,7 +18,15 @@ from bursar.errors import (
     UsageError,
     VersionError,
 )
-from bursar.quotas.layout import Layout, Mints, read_mints, read_name, split_evenly, write_mints
+from bursar.quotas.layout import (
+    AccountRecord,
+    Layout,
+    Mints,
+    read_account,
+    read_name,
+    split_evenly,
+    write_account,
+)
 from bursar.resource import AMOUNT_MAX
 from bursar.world import MILLISECOND_NS, Store, World
 
@@ -32,51 +40,89 @@ async def open_account(
     path = layout.account(account)
     try:
         data, _ = await store.get(path)
-        return read_mints(data)
+        return read_account(data).mints
     except NodeMissingError:
         pass
     mints = split_evenly(limit, ledgers)
     try:
-        await store.create(path, write_mints(mints))
+        await store.create(path, write_account(AccountRecord(limit, mints)))
     except NodeExistsError:
         await store.sync()
         data, _ = await store.get(path)
-        return read_mints(data)
+        return read_account(data).mints
     return mints
 
 
-async def change_limit(store: Store, layout: Layout, account: str, limit: int, ledger: str) -> Mints:
-    """Bring the account's total to `limit`, by an entry for `ledger`; nothing if it is that."""
-    return await _add(store, layout, account, ledger, lambda mints: limit - total(mints))
+async def change_limit(store: Store, layout: Layout, account: str, limit: int, live: Sequence[str]) -> Mints:
+    """The policy says `limit` now: bring the account's total to it, at ledgers that are up."""
+
+    def change(record: AccountRecord) -> int:
+        record.limit = limit
+        return limit - total(record.mints)
+
+    return await _change(store, layout, account, live, change)
 
 
-async def top_up(store: Store, layout: Layout, account: str, amount: int, ledger: str) -> Mints:
-    """Add `amount` units (negative: take them out) by one more entry for `ledger`. Not to be
-    repeated after StoreUnknownError without reading the account."""
-    return await _add(store, layout, account, ledger, lambda mints: max(amount, -total(mints)))
+async def find_changed(store: Store, layout: Layout, limits: Mapping[str, int]) -> list[tuple[str, int]]:
+    """(account, the limit last carried out) of those whose limit is another now."""
+    await store.sync()
+    opened = map(read_name, await store.children(layout.accounts))
+    changed = []
+    for account in sorted(limits.keys() & set(opened)):
+        data, _ = await store.get(layout.account(account))
+        was = read_account(data).limit
+        if was != limits[account]:
+            changed.append((account, was))
+    return changed
 
 
-async def _add(
-    store: Store, layout: Layout, account: str, ledger: str, amount: Callable[[Mints], int]
+async def top_up(store: Store, layout: Layout, account: str, amount: int, live: Sequence[str]) -> Mints:
+    """Add `amount` units (negative: take them out), at ledgers that are up. Not to be repeated after
+    StoreUnknownError without reading the account."""
+    return await _change(store, layout, account, live, lambda record: max(amount, -total(record.mints)))
+
+
+async def _change(
+    store: Store, layout: Layout, account: str, live: Sequence[str], change: Callable[[AccountRecord], int]
 ) -> Mints:
+    """Add what `change` says to the account; it may change the record too. One compare-and-set."""
     while True:
         data, stat = await store.get(layout.account(account))
-        mints = read_mints(data)
-        change = amount(mints)
-        if change == 0:
-            return mints
-        if total(mints) + change > AMOUNT_MAX:
-            raise UsageError(f"{account} has {total(mints)} units: {change} more would pass 2^63 - 1")
-        mints.append((ledger, change))
+        record = read_account(data)
+        amount = change(record)
+        if total(record.mints) + amount > AMOUNT_MAX:
+            raise UsageError(f"{account} has {total(record.mints)} units: {amount} more would pass 2^63 - 1")
+        record.mints += assign(record.mints, amount, live)
+        changed = write_account(record)
+        if changed == data:
+            return record.mints
         try:
-            await store.set(layout.account(account), write_mints(mints), stat.version)
+            await store.set(layout.account(account), changed, stat.version)
         except VersionError:
             continue
-        return mints
+        return record.mints
+
+
+def assign(mints: Mints, amount: int, live: Sequence[str]) -> Mints:
+    """Which ledgers take a change in. A ledger that was told of a cut pays it out of what is unspent,
+    and may owe some of it still, because it was used: new units go there first, to be netted. So what
+    is out, total + owed, never passes the highest total that the account ever had."""
+    owed: dict[str, int] = {}
+    for ledger, units in mints:
+        owed[ledger] = max(0, owed.get(ledger, 0) - units)
+    entries = []
+    for ledger in sorted(owed, key=lambda each: each not in live):
+        part = min(owed[ledger], amount)
+        if part > 0:
+            entries.append((ledger, part))
+            amount -= part
+    if amount:
+        entries.append((live[0], amount))
+    return entries
 
 
 def total(mints: Mints) -> int:
-    """The account's limit."""
+    """All that the account ever had to spend: the policy's limit, and what was topped up."""
     return sum(amount for _, amount in mints)
 
 
@@ -106,7 +152,7 @@ class AccountWatcher:
     def _look_at(self, account: str) -> Callable[[], Awaitable[None]]:
         async def look() -> None:
             data, _ = await self._world.store.get(self._layout.account(account))
-            self.learn(account, read_mints(data))
+            self.learn(account, read_account(data).mints)
 
         return look
 

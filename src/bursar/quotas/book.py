@@ -333,8 +333,7 @@ class NodeBook:
         self._effects.append(Send(node_of(to), note))
 
     def serve(self, now: int, account: Account) -> None:
-        """Units came: pay what was cut, grant what waits, refuse what was decided."""
-        self.ledger.burn(account)
+        """Units came: grant what waits, refuse what was decided."""
         round_ = self.round(account)
         for request in list(round_.waiting.values()):
             self._try_request(now, request)

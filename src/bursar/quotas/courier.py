@@ -61,17 +61,17 @@ class QuotaCourier:
         records = list(self._journal.replay())
         identity = read_identity(records)
         if identity is None:
-            identity = await self._persist(self._choose_identity)
+            identity = await self.persist(self._choose_identity)
         self.book = self.book_class(identity, self.book.rules, block=self.book.block)
         self.book.replay(records)
-        await self._persist(self._check_generation)
+        await self.persist(self._check_generation)
         self.perform(self.book.open(self.world.clock.now(), self.book.ledger.generation + 1))
         await self._journal.sync()
         self.perform(self.book.synced(self.world.clock.now(), self._lines))
-        await self._persist(self._tell_generation)
+        await self.persist(self._tell_generation)
         self._begin()
 
-    async def _persist(self, attempt: Callable[[], Awaitable[ResultT]]) -> ResultT:
+    async def persist(self, attempt: Callable[[], Awaitable[ResultT]]) -> ResultT:
         """Try until the store has answered. What is tried may be done twice."""
         while True:
             session = self.world.store.session
@@ -230,6 +230,13 @@ class QuotaCourier:
         self._watcher.learn(
             account, await accounts.open_account(self.world.store, self.layout, account, limit, ledgers)
         )
+
+    async def set_limit(self, account: str, limit: int) -> None:
+        """What the policy says now, for every node; this one knows at once."""
+        await self.open_account(account, limit)
+        live = [self.book.identity, *await self.tree.live()]
+        mints = await accounts.change_limit(self.world.store, self.layout, account, limit, live)
+        self._watcher.learn(account, mints)
 
     async def reserve(
         self, tenant: str, chain: tuple[str, ...], amount: int, key: str | None, wait_ns: int

@@ -73,14 +73,18 @@ class Demand:
         return self.threshold(now)
 
     def wants(self) -> tuple[int, ...]:
-        """What waits here. A cut takes what it can get: powers of two can be met in part."""
-        debt = self.account.debt
-        parts = [1 << bit for bit in reversed(range(debt.bit_length())) if debt >> bit & 1]
+        """What waits here. A cut takes whatever it can get: halves of halves can be met in part."""
+        parts, debt = [], self.account.debt
+        while debt:
+            parts.append((debt + 1) // 2)
+            debt //= 2
         parts += [request.amount for request in self.waiting.values()]
         return tuple(parts[:WANTS_MAX])
 
     def is_in_need(self, now: int) -> bool:
-        return bool(self.waiting or self.account.debt) or self.is_low(now)
+        """A cut below what was used stays open: it needs nothing once nothing is left anywhere."""
+        owes = self.account.debt > 0 and self.known_left(now) != 0
+        return bool(self.waiting) or owes or self.is_low(now)
 
     def is_low(self, now: int) -> bool:
         """Below the threshold (line 5 of algorithm 1), unless asking is known to bring nothing."""
@@ -99,6 +103,10 @@ class Demand:
         if self._verdict_until is not None and now >= self._verdict_until:
             return None
         return verdict.left + verdict.served
+
+    def owes_until(self) -> int | None:
+        """When a cut that found nothing is to be tried again: units that were held may have come back."""
+        return self._verdict_until if self.account.debt else None
 
     def left_for(self, now: int, number: int) -> int | None:
         """What was left anywhere for this request when that was decided. Those that took part in

@@ -4,7 +4,7 @@
 /quotas/RESOURCE/fenced/LEDGER        written off until its own ledger comes back
 /quotas/RESOURCE/live/LEDGER:NUMBER   ephemeral: its node is up; a lower number is senior
 /quotas/RESOURCE/slots/LEDGER/N       ephemeral: the ledger that has LEDGER for a parent
-/quotas/RESOURCE/accounts/ACCOUNT     the list of mints: [[ledger, amount], ...], only added to
+/quotas/RESOURCE/accounts/ACCOUNT     an AccountRecord: where its units come from
 /quotas/RESOURCE/warnings/ACCOUNT:N   that N percent was reached has been told
 """
 
@@ -20,6 +20,17 @@ from bursar.errors import FormatError
 Mints = list[tuple[str, int]]
 
 SENIORITY_DIGITS = 10
+
+
+class AccountRecord(msgspec.Struct):
+    """An account as the store has it.
+
+    limit   the policy's, when it was last carried out: a policy that says otherwise was changed
+    mints   [[ledger, amount], ...], only added to; they sum to the limit and the top-ups since
+    """
+
+    limit: int
+    mints: Mints
 
 
 class Layout:
@@ -67,15 +78,15 @@ def write_live(layout: Layout, ledger: str) -> str:
     return f"{layout.live}/{quote(ledger, safe='')}:"
 
 
-def read_mints(data: bytes) -> Mints:
+def read_account(data: bytes) -> AccountRecord:
     try:
-        return msgspec.json.decode(data, type=Mints)
-    except msgspec.ValidationError as error:
-        raise FormatError(f"an account in the store is not a list of mints: {error}") from error
+        return msgspec.json.decode(data, type=AccountRecord)
+    except msgspec.DecodeError as error:
+        raise FormatError(f"an account in the store is no limit with a list of mints: {error}") from error
 
 
-def write_mints(mints: Sequence[tuple[str, int]]) -> bytes:
-    return msgspec.json.encode(list(mints))
+def write_account(record: AccountRecord) -> bytes:
+    return msgspec.json.encode(record)
 
 
 def split_evenly(units: int, ledgers: Sequence[str]) -> Mints:

@@ -4,6 +4,7 @@
 
 - `endowment = unspent + block + held + spent`: what came in less what went out is all accounted for;
 - a debit counts from the moment it is written, a credit from the moment its line is durable;
+- nothing is unspent while there is `debt`: what a cut takes is taken before anybody else has it;
 - transfer `number` on a channel is credited once, in order, and in the same line that says so.
 
 Over all ledgers of a resource, endowments + units in flight = units minted - units burned. A unit
@@ -146,6 +147,8 @@ class Ledger:
         while self._credits and self._credits[0][0] <= self.durable:
             _, entry = self._credits.popleft()
             gained.update((account.name, account) for account in self._credit(entry))
+        for account in gained.values():
+            self._burn(account)
         return list(gained.values())
 
     def pending_credits(self) -> Iterator[Entry]:
@@ -157,6 +160,8 @@ class Ledger:
         self.generation = generation
         self._hold_number = generation << 32
         self._write(Opened(generation, self.identity))
+        for account in self.accounts.values():
+            self._burn(account)
 
     def _write(self, entry: Entry, *, credits: bool = False) -> int:
         self.written += 1
@@ -178,8 +183,9 @@ class Ledger:
         if amount < 0:
             account.debt -= amount
         self._write(entry, credits=amount > 0)
+        self._burn(account)
 
-    def burn(self, account: Account) -> int:
+    def _burn(self, account: Account) -> None:
         """Pay as much of the account's debt as is unspent here."""
         amount = min(account.debt, account.unspent)
         if amount > 0:
@@ -187,7 +193,6 @@ class Ledger:
             account.unspent -= amount
             account.endowment -= amount
             self._write(Burned(account.name, amount))
-        return amount
 
     # -- transfers
 

@@ -60,4 +60,4 @@ async def top_up(store: Store, layout: Layout, account: str, amount: int) -> Min
     ledgers = await _read_live(store, layout)
     if not ledgers:
         raise UsageError("no node of this quota is up: start one, it takes the units in")
-    return await accounts.top_up(store, layout, account, amount, ledgers[0])
+    return await accounts.top_up(store, layout, account, amount, ledgers)

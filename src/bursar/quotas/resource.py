@@ -80,6 +80,7 @@ class QuotaResource(Resource):
 
     async def start(self) -> None:
         await self.courier.open()
+        await self.courier.persist(self._catch_up)
         self._renew_holds()
         self._world.spawn(self._keep_time(), f"{self.courier.topic}.time")
         self.watch.start()
@@ -107,10 +108,16 @@ class QuotaResource(Resource):
     async def set_limit(self, tenant: str, limit: int) -> None:
         """Top up or cut the tenant's account of this window, for every node. A cut takes what is
         unspent; what was used already stays used."""
-        account = account_name(tenant, self._window)
-        await self.courier.open_account(account, limit)
-        courier = self.courier
-        await accounts.change_limit(self._world.store, courier.layout, account, limit, courier.book.identity)
+        await self.courier.set_limit(account_name(tenant, self._window), limit)
+
+    async def _catch_up(self) -> None:
+        """Limits that were changed in the policy while no node ran."""
+        store, layout = self._world.store, self.courier.layout
+        tenants = {account_name(tenant, self._window): tenant for tenant in self._policy.tenants}
+        limits = {account: self._policy.tenants[tenant].limit for account, tenant in tenants.items()}
+        for account, was in await accounts.find_changed(store, layout, limits):
+            await self.set_limit(tenants[account], limits[account])
+            self._world.trace("quota.limit", account=account, was=was, now=limits[account])
 
     def on_warning(self, taker: WarningTaker) -> None:
         self.watch.takers.append(taker)

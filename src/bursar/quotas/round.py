@@ -258,9 +258,12 @@ class Round(Gathering):
         met asks less and less often, one whose need is new asks at once."""
         self._back_off(now)
         book.serve(now, self.account)
-        if (min(self.waiting) > self.asked_upto) if self.waiting else not self.is_low(now):
+        if (min(self.waiting) > self.asked_upto) if self.waiting else not self.is_in_need(now):
             self.retry_ns = self.rules.retry_ns
             self.retry_at = now
+        again_at = self.owes_until()
+        if again_at is not None:
+            book.wake_round(again_at, self.account)
         self._go_on(book, now)
 
     def _back_off(self, now: int) -> None:

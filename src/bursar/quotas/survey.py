@@ -20,11 +20,13 @@ ANSWER_NS = 500 * MILLISECOND_NS
 
 
 class Line(msgspec.Struct, frozen=True):
-    """One account in one ledger. `channels`: (peer, last sent, last received, outbox)."""
+    """One account in one ledger. `debt`: of a cut, what had been used already. `channels`: (peer,
+    last sent, last received, outbox)."""
 
     unspent: int
     held: int
     spent: int
+    debt: int
     rate: float
     mints: int
     channels: tuple[tuple[str, int, int, tuple[tuple[int, int], ...]], ...]
@@ -73,6 +75,7 @@ def make_report(book: NodeBook, now: int) -> Report:
             unspent=account.unspent + account.block + round_.charging,
             held=account.held,
             spent=account.spent - round_.charging,
+            debt=account.debt,
             rate=round_.rate(now),
             mints=round_.mints,
             channels=channels,
@@ -110,7 +113,8 @@ def add_up(account: str, limit: int, reports: Mapping[str, Report], members: Ite
         field: sum(getattr(line, field) for line in lines.values()) for field in ("unspent", "held", "spent")
     }
     whole = set(members) <= set(reports)
-    missing = limit - sum(sums.values()) - in_flight if whole else None
+    minted = limit + sum(line.debt for line in lines.values())
+    missing = minted - sum(sums.values()) - in_flight if whole else None
     rate = sum(line.rate for line in lines.values())
     return Total(limit=limit, in_flight=in_flight, rate=rate, missing=missing, ledgers=lines, **sums)
 

@@ -1,11 +1,12 @@
-"""Four nodes, nested tenants, holds that are settled, kept and forgotten, under every fault."""
+"""Four nodes, nested tenants, holds that are settled, kept and forgotten, limits that are raised and
+cut, under every fault."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
 
-from bursar.errors import Refused, Unknown, UsageError
+from bursar.errors import Refused, StoreError, Unknown, UsageError
 from bursar.policy.values import QuotaPolicy, QuotaTenant
 from bursar.quotas import accounts
 from bursar.quotas.resource import QuotaResource
@@ -19,6 +20,8 @@ NODES = ("a", "b", "c", "d")
 LIMITS = {"plain": 240, "acme": 200, "acme/search": 120}
 AMOUNT_MAX = 9
 PAUSE_NS = 120 * MILLISECOND_NS
+CHANGE_NS = 8 * SECOND_NS
+"""Each node changes a limit about twice in so long."""
 CALM_NS = 3 * SECOND_NS
 RULES = replace(BURSAR, resend_max_ns=SECOND_NS, retry_max_ns=500 * MILLISECOND_NS)
 
@@ -34,6 +37,7 @@ class QuotaScenario(Scenario):
 
     def __init__(self) -> None:
         self.told = dict.fromkeys(LIMITS, 0)
+        self.highest = dict(LIMITS)
         self.refused = 0
         self.unknown = 0
         self.granted = 0
@@ -61,6 +65,21 @@ class QuotaScenario(Scenario):
         self._resources[world.name] = resource
         for tenant in LIMITS:
             world.spawn(self._live(world, resource, tenant), f"tenant.{tenant}")
+        world.spawn(self._change_limits(world, resource), "operator")
+
+    async def _change_limits(self, world: World, resource: QuotaResource) -> None:
+        """Of `acme` and what is below it; that `plain` only falls is what its refusals are held to."""
+        while True:
+            await world.clock.sleep(world.random.randrange(0, CHANGE_NS))
+            tenant = world.random.choice(("acme", "acme/search"))
+            limit = LIMITS[tenant] * world.random.randrange(1, 16) // 10
+            if self._calm:
+                return
+            self.highest[tenant] = max(self.highest[tenant], limit)
+            try:
+                await resource.set_limit(tenant, limit)
+            except StoreError:
+                continue  # done or not: the account in the store knows
 
     async def _live(self, world: World, resource: QuotaResource, tenant: str) -> None:
         number = 0
@@ -147,7 +166,7 @@ class QuotaScenario(Scenario):
         self._resources.pop(name, None)
 
     def check(self) -> None:
-        for tenant, limit in LIMITS.items():
+        for tenant, limit in self.highest.items():
             if self.told[tenant] > limit:  # asked after every event: the words are made when needed
                 require(False, f"{self.told[tenant]} of {tenant}'s {limit} were granted")
 
@@ -195,8 +214,15 @@ class QuotaScenario(Scenario):
             require(line.endowment == kept, f"{account}: {line.endowment} units, {kept} accounted for")
         known = sum(line.endowment for line in lines) + in_flight(books, account)
         lists = [resource.courier.mints.get(account, []) for resource in self._resources.values()]
-        minted = max(map(accounts.total, lists))
-        require(known == minted, f"the audit finds {known} of {account}'s {minted} units")
+        minted = accounts.total(max(lists, key=len))
+        debt = sum(line.debt for line in lines)
+        require(
+            known == minted + debt, f"the audit finds {known} of {account}'s {minted} units, {debt} overdrawn"
+        )
+        left = known - sum(line.held + line.spent for line in lines)
+        require(
+            not debt or not left, f"{left} of {account} are left, and a cut of {debt} was not carried out"
+        )
         charged = sum(line.held + line.spent for line in lines)
         require(charged >= self.told[account], f"{charged} charged, {self.told[account]} told")
 
