@@ -7,7 +7,7 @@ a kind fills in `_take`, `_give_back`, `try_acquire`, `explain` and `statistics`
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Generator, Mapping
+from collections.abc import Collection, Generator, Mapping
 from types import TracebackType
 from typing import Any
 
@@ -197,3 +197,11 @@ def check_name(what: str, name: object) -> None:
 def check_amount(amount: object) -> None:
     if not isinstance(amount, int) or isinstance(amount, bool) or not 1 <= amount <= AMOUNT_MAX:
         raise UsageError(f"amount must be a whole number from 1 to 2^63 - 1, not {amount!r}")
+
+
+def check_change(old: msgspec.Struct, new: msgspec.Struct, live: Collection[str]) -> None:
+    """Refuse a changed policy if anything but the `live` fields differs: nothing in it is ignored."""
+    fields = [name for name in old.__struct_fields__ if name not in live]
+    changed = [name.removesuffix("_ns") for name in fields if getattr(old, name) != getattr(new, name)]
+    if changed:
+        raise UsageError(f"{', '.join(changed)} changed, which needs a restart of the daemon")

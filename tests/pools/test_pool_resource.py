@@ -7,6 +7,8 @@ from pathlib import Path
 import pytest
 
 import bursar
+from bursar.policy import PoolPolicy
+from bursar.policy import load as load_policy
 from bursar.pools.resource import PoolResource
 
 POLICY = """
@@ -70,3 +72,36 @@ async def test_without_a_monitor_a_tenant_keeps_its_reservation(tmp_path: Path) 
         grant = records.try_acquire("acme", 900)
         assert grant is not None and grant.fallback == "keep"
         assert "goes on by itself" in records.explain("acme").sentences[-1]
+
+
+async def change(b: bursar.Connection, tmp_path: Path, *changes: tuple[str, str]) -> None:
+    """As a daemon does at SIGHUP."""
+    text = POLICY
+    for old, new in changes:
+        assert old in text
+        text = text.replace(old, new)
+    records = b.resource("records")
+    assert isinstance(records, PoolResource)
+    policy = load_policy(write_policy(tmp_path, text)).resources["records"]
+    assert isinstance(policy, PoolPolicy)
+    await records.reconfigure(policy)
+
+
+async def test_reservations_that_fit_once_others_have_shrunk_are_taken_while_it_runs(tmp_path: Path) -> None:
+    async with await bursar.connect(write_policy(tmp_path)) as b:
+        await change(b, tmp_path, ("5k/s", "1k/s"), ("2k/s", "8k/s"), ("3k/s", "8k/s"))
+        said = " ".join((await b.explain("records", "globex")).sentences)
+        assert "reservation of 8k/s" in said
+        async with b.resource("records").acquire("globex", 1500, wait=2) as grant:
+            assert grant.amount == 1500, "its limit was 600 a period before"
+
+
+async def test_a_change_that_does_not_fit_or_needs_a_restart_changes_nothing(tmp_path: Path) -> None:
+    async with await bursar.connect(write_policy(tmp_path)) as b:
+        with pytest.raises(bursar.Refused, match="aggregate capacity"):
+            await change(b, tmp_path, ("5k/s", "8.5k/s"))
+        with pytest.raises(bursar.UsageError, match="period, batch, adaptive_batch changed, which needs a restart"):
+            await change(b, tmp_path, ('"200ms"', '"300ms"\nbatch = 10'), ("2k/s", "1k/s"))
+        for tenant, reservation in (("acme", "5k/s"), ("globex", "2k/s")):
+            said = (await b.explain("records", tenant)).sentences[0]
+            assert f"reservation of {reservation}" in said

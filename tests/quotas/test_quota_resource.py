@@ -254,7 +254,7 @@ async def test_a_new_policy_changes_limits_and_refuses_what_needs_a_restart(town
         while accounts.total(llm.courier.mints["acme"]) != 200:
             await asyncio.sleep(0.01)
     await llm.acquire("acme", 100, wait=5.0)
-    with pytest.raises(UsageError, match="mode changed"):
+    with pytest.raises(UsageError, match="mode changed, which needs a restart"):
         await llm.reconfigure(QuotaPolicy(name="llm", tenants=TENANTS, mode="fast"))
 
 

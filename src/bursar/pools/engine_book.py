@@ -51,7 +51,8 @@ class EngineBook:
         self.names = Names(pool)
         self.tenant = tenant
         self.period_ns = period_ns
-        self.limit = AMOUNT_MAX if limit is None else check_amount(f"the limit of {tenant}", limit)
+        self.set_limit(limit)
+        self.limit = self._next_limit
         self.paced = paced
         self.pending = 0
         self.period = 0
@@ -70,6 +71,10 @@ class EngineBook:
         self._denied_ceiling = -1
         self._denied_at = 0
         self.asked = 0
+
+    def set_limit(self, limit: int | None) -> None:
+        """From the next period on; None: no limit."""
+        self._next_limit = AMOUNT_MAX if limit is None else check_amount(f"the limit of {self.tenant}", limit)
 
     # -- tokens: local, no shared word
 
@@ -201,6 +206,7 @@ class EngineBook:
         self.reservation = self.reserve = self.hand = self.spent = 0
         self._hand_spent = self.decayed = self.denied = 0
         self._denied_ceiling = -1
+        self.limit = self._next_limit
         self._phase = "find"
 
     def _find(self, now: int, found: Stamp) -> None:

@@ -16,11 +16,14 @@ from bursar.pools.engine import Engine
 from bursar.pools.engine_book import EngineBook
 from bursar.pools.monitor import Monitor
 from bursar.pools.monitor_book import MonitorBook
-from bursar.resource import Explanation, Grant, Resource
+from bursar.resource import Explanation, Grant, Resource, check_change
 from bursar.world import SECOND_NS, World
 
 UNPROFILED_TOKENS = 1000
 COUNTS = ("granted", "refused", "would_refuse", "fallback")
+
+LIVE = ("tenants", "shadow", "without_bursar")
+"""What of a policy can change while the resource runs."""
 
 
 def open_resource(world: World, name: str, policy: PoolPolicy) -> PoolResource:
@@ -35,6 +38,12 @@ def estimate_capacity(policy: PoolPolicy) -> Capacity:
         return FixedCapacity(policy.capacity.per(policy.period_ns))
     reserved = sum(tenant.reservation.per(policy.period_ns) for tenant in policy.tenants.values())
     return AdaptiveCapacity(max(reserved * 10 // 9 + 1, UNPROFILED_TOKENS))
+
+
+def limit_of(policy: PoolPolicy, tenant: str) -> int | None:
+    """Tokens a period; None for no limit."""
+    limit = policy.tenants[tenant].limit
+    return None if limit is None else limit.per(policy.period_ns)
 
 
 class PoolResource(Resource):
@@ -63,14 +72,14 @@ class PoolResource(Resource):
         self._monitor = Monitor(world.clock, world.words, self._book)
 
     def _make_engine(self, tenant: str) -> Engine:
-        policy, terms = self._policy, self._policy.tenants[tenant]
+        policy = self._policy
         book = EngineBook(
             self.name,
             tenant,
             period_ns=policy.period_ns,
             batch=policy.batch,
             adaptive=policy.adaptive_batch,
-            limit=None if terms.limit is None else terms.limit.per(policy.period_ns),
+            limit=limit_of(policy, tenant),
             paced=policy.pacing,
         )
         return Engine(self._world.clock, self._world.words, book)
@@ -88,14 +97,16 @@ class PoolResource(Resource):
             engine.stop()
 
     async def reconfigure(self, policy: PoolPolicy) -> None:
-        """New reservations hold from the next period on; what does not fit is refused, and then
-        nothing has changed. Limits and everything else need a restart."""
+        """New reservations and limits hold from the next period on; what does not fit is refused, and
+        then nothing has changed."""
+        check_change(self._policy, policy, LIVE)
         old = {name: client.reservation for name, client in self._book.clients.items()}
+        new = {name: terms.reservation.per(policy.period_ns) for name, terms in policy.tenants.items()}
         try:
-            for tenant in [name for name in old if name not in policy.tenants]:
+            for tenant in [name for name in old if name not in new]:
                 self._book.leave(tenant)
-            for tenant, terms in policy.tenants.items():
-                self._book.join(tenant, terms.reservation.per(policy.period_ns))
+            for tenant in sorted(new, key=lambda name: new[name] - old.get(name, 0)):  # room first
+                self._book.join(tenant, new[tenant])
         except Refused:
             for tenant, client in self._book.clients.items():
                 client.reservation = old.get(tenant, 0)
@@ -106,6 +117,7 @@ class PoolResource(Resource):
                 self._counts[tenant] = dict.fromkeys(COUNTS, 0)
                 self._engines[tenant] = engine = self._make_engine(tenant)
                 self._world.spawn(engine.keep_ticking(), f"pool.{self.name}.{tenant}")
+            self._engines[tenant].book.set_limit(limit_of(policy, tenant))
 
     # -- acquiring
 
@@ -122,8 +134,8 @@ class PoolResource(Resource):
 
     async def _take(self, tenant: str, amount: int, wait_ns: int, key: str | None) -> Grant:
         engine = self.engine(tenant)
-        limit = engine.book.limit
-        if amount > limit:
+        limit = limit_of(self._policy, tenant)
+        if limit is not None and amount > limit:
             raise Refused(f"{tenant} asked for {amount} at once; its limit is {limit} a period", limit=limit)
         if engine.take_many(amount):
             return self._granted(tenant, amount)

@@ -17,13 +17,16 @@ from bursar.quotas.rules import BURSAR, Rules
 from bursar.quotas.survey import Total
 from bursar.quotas.watch import WarningTaker, Watch, write_total
 from bursar.quotas.windows import account_name, window_of
-from bursar.resource import Explanation, Grant, Resource, check_amount
+from bursar.resource import Explanation, Grant, Resource, check_amount, check_change
 from bursar.world import MILLISECOND_NS, SECOND_NS, World
 
 ANSWER_NS = 200 * MILLISECOND_NS
 """To find out whether there are units anywhere may take this long, beyond what a caller waits."""
 
 COARSE_NS = SECOND_NS // 2
+
+LIVE = ("tenants", "unit", "warnings", "hold_expiry_ns", "shadow", "without_bursar")
+"""What of a policy can change while the resource runs."""
 
 
 def open_resource(world: World, name: str, policy: QuotaPolicy) -> QuotaResource:
@@ -90,13 +93,7 @@ class QuotaResource(Resource):
 
     async def reconfigure(self, policy: QuotaPolicy) -> None:
         """New limits become top-ups and cuts; other settings need a restart."""
-        fixed = [
-            field
-            for field in ("window", "mode", "block")
-            if getattr(policy, field) != getattr(self._policy, field)
-        ]
-        if fixed:
-            raise UsageError(f"{self.name}: {', '.join(fixed)} changed; restart the daemon for that")
+        check_change(self._policy, policy, LIVE)
         old, self._policy = self._policy, policy
         self.watch.warnings = policy.warnings
         self._chains.clear()

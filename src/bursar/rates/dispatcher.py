@@ -81,7 +81,7 @@ class Dispatcher:
         self._world = world
         self._capacity = capacity
         self._concurrency = concurrency
-        self._without_bursar = without_bursar
+        self.without_bursar = without_bursar
         self._dispatched = dispatched
         self._queues: list[deque[Waiter]] = [deque() for _ in book.tenants]
         self._waiting = 0
@@ -324,14 +324,14 @@ class Dispatcher:
 
     def _goes_on_alone(self, now: int) -> bool:
         """A whole period without tokens: bursar cannot be reached. Do as the policy says."""
-        mode = self._without_bursar.mode
+        mode = self.without_bursar.mode
         if mode == "refuse" or self.book.period == 0:
             return False
         alone_at = self.book.expires_at + (0 if self.book.alone else self.period_ns)
         if now < alone_at:
             self._pump_by(alone_at)
             return False
-        rate = self._without_bursar.rate
+        rate = self.without_bursar.rate
         self.book.go_on_alone(now, self.period_ns, rate.per(self.period_ns) if rate else None)
         self._world.trace("rate.alone", server=self.book.name, mode=mode)
         return True

@@ -48,7 +48,7 @@ class Placement:
         send, None for everywhere."""
         self._given = dict(capacities)
         self._learnt = {name: CapacityEstimate(UNSEEN_CAPACITY) for name in capacities}
-        self._tenant_servers = dict(tenant_servers)
+        self.tenant_servers = tenant_servers
         self.demand: Mapping[str, Mapping[str, int]] = {}
         self.shortfall: Mapping[str, int] = {}
 
@@ -133,7 +133,7 @@ class Placement:
         names = [view.name for view in picture.servers]
         weights = np.zeros((len(tenants), len(names)))
         for row, tenant in enumerate(tenants):
-            where = self._tenant_servers.get(tenant)
+            where = self.tenant_servers.get(tenant)
             for column, name in enumerate(names):
                 weights[row, column] = rates[column] if where is None or name in where else 0.0
         total = weights.sum(axis=1, keepdims=True)

@@ -15,7 +15,7 @@ from bursar.rates.placement import Placement
 from bursar.rates.scheduler import BURST_DEFAULT, Scheduler, compile_kernels
 from bursar.rates.server import ServerBook
 from bursar.rates.views import Terms
-from bursar.resource import Explanation, Grant, Resource
+from bursar.resource import Explanation, Grant, Resource, check_change
 from bursar.world import SECOND_NS, World
 
 
@@ -32,6 +32,11 @@ def terms_of(policy: RatePolicy) -> dict[str, Terms]:
         limit = None if tenant.limit is None else tenant.limit.per(policy.period_ns)
         terms[name] = Terms(tenant.reservation.per(policy.period_ns), limit, tenant.weight)
     return terms
+
+
+def servers_of(policy: RatePolicy) -> dict[str, tuple[str, ...] | None]:
+    """Where each tenant may send; None for everywhere."""
+    return {name: tenant.servers for name, tenant in policy.tenants.items()}
 
 
 class RateResource(Resource):
@@ -78,8 +83,7 @@ class RateResource(Resource):
             name: None if server.capacity is None else float(server.capacity.per_second)
             for name, server in self._policy.servers.items()
         }
-        where = {name: tenant.servers for name, tenant in self._policy.tenants.items()}
-        return Placement(capacities, where)
+        return Placement(capacities, servers_of(self._policy))
 
     def _make_controller(self) -> ControllerBook:
         return ControllerBook(
@@ -100,12 +104,8 @@ class RateResource(Resource):
         self._controller.start()
 
     async def reconfigure(self, policy: RatePolicy) -> None:
-        """New terms hold from the next period on. Servers, period and interval need a restart."""
-        old = self._policy
-        fixed = ("servers", "period_ns", "interval_ns", "adaptive_interval", "drift_ppm", "pacing")
-        changed = [name for name in fixed if getattr(policy, name) != getattr(old, name)]
-        if changed:
-            raise UsageError(f"{self.name}: {', '.join(changed)} changed; restart the daemon for that")
+        """New terms hold from the next period on; servers, period and interval need a restart."""
+        check_change(self._policy, policy, LIVE)
         for name, tenant in policy.tenants.items():
             self._counts.setdefault(name, dict.fromkeys(COUNTS, 0))
             for server in self._servers.values():
@@ -114,7 +114,10 @@ class RateResource(Resource):
                     server.add_tenant(name, tenant.weight)
                 else:
                     server.book.scheduler.set_weight(index, tenant.weight)
+        for server in self._servers.values():
+            server.without_bursar = policy.without_bursar
         self._book.reconfigure(terms_of(policy))
+        self._place.tenant_servers = servers_of(policy)
         self._policy = policy
         self._choices.clear()
 
@@ -293,5 +296,8 @@ class RateResource(Resource):
             },
         }
 
+
+LIVE = ("tenants", "shadow", "without_bursar")
+"""What of a policy can change while the resource runs."""
 
 COUNTS = ("granted", "dispatched", "refused", "would_refuse")

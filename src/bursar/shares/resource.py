@@ -9,7 +9,7 @@ from typing import Any
 from bursar.courier import Alarm
 from bursar.errors import Refused, UsageError
 from bursar.policy import SharePolicy
-from bursar.resource import Explanation, Grant, Resource
+from bursar.resource import Explanation, Grant, Resource, check_change
 from bursar.shares.book import TargetBook
 from bursar.shares.gate import Gate
 from bursar.shares.handout import Handout, Line
@@ -18,6 +18,9 @@ from bursar.units import Rate, write_duration
 from bursar.world import SECOND_NS, World
 
 Waiter = asyncio.Future[bool]
+
+LIVE = ("tenants", "capacity", "shadow", "without_bursar")
+"""What of a policy can change while the resource runs."""
 
 
 def open_resource(world: World, name: str, policy: SharePolicy) -> ShareResource:
@@ -71,10 +74,7 @@ class ShareResource(Resource):
         """Take a changed policy, from the next interval on. A tenant that is no longer in it
         leaves: its record is settled against the rest."""
         _check_capacity(self.name, policy)
-        fixed = ("interval_ns", "half_life_ns", "costs")
-        changed = [name for name in fixed if getattr(policy, name) != getattr(self._policy, name)]
-        if changed:
-            raise UsageError(f"{', '.join(changed)} of {self.name} cannot change while it runs; restart")
+        check_change(self._policy, policy, LIVE)
         assert policy.capacity is not None, "checked above"
         self._book.set_tenants(policy.tenants)
         self._book.set_capacity(policy.capacity)
