@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import TypeVar
 
 from bursar.book import Effects as ServerEffects
 from bursar.rates.controller import ControllerBook, Effects
 from bursar.rates.messages import Grant
 from bursar.rates.server import ServerBook
-from bursar.rates.views import ServerView
+from bursar.rates.views import ServerView, Terms
 from bursar.sim.faults import Faults
 from bursar.sim.scenarios.rate import (
     RateScenario,
@@ -62,6 +63,13 @@ class OpensWithoutWaiting(ControllerBook):
 
     def _guarded(self, duration_ns: int) -> int:
         return duration_ns
+
+
+class ChangesAtOnce(ControllerBook):
+    """A changed policy holds in the middle of a period, in which the old limit was partly used."""
+
+    def reconfigure(self, terms: Mapping[str, Terms]) -> None:
+        self.terms = dict(terms)
 
 
 class CountsFromReceipt(ServerBook):

@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import pytest
-from rate_bugs import BUGS, FAULTS, plant_scenario, plant_small_world
+from rate_bugs import BUGS, FAULTS, ChangesAtOnce, plant_scenario, plant_small_world
 
 from bursar.sim.errors import RunFailedError
 from bursar.sim.scenarios import run_seed
-from bursar.sim.scenarios.rate import SMALL_WORLDS, SmallRate
+from bursar.sim.scenarios.rate import SMALL_WORLDS, ChangingRateScenario, SmallRate
 from bursar.sim.search import Search
 from bursar.sim.simulation import Simulation
 
 SEEDS = 300
 SEEDS_A_TEST = 10
+CHANGING_SEEDS = 50
+CHANGING = f"{ChangingRateScenario.__module__}:{ChangingRateScenario.__name__}"
 SEEDS_TO_FIND = 20
 
 
@@ -21,6 +23,24 @@ def test_no_tenant_passes_its_limit_in_any_period_under_every_fault(first: int) 
     """A failure names its seed and the command that replays it."""
     for seed in range(first, first + SEEDS_A_TEST):
         run_seed("rate", seed, keep=100)
+
+
+@pytest.mark.parametrize("first", range(0, CHANGING_SEEDS, SEEDS_A_TEST))
+def test_no_tenant_passes_its_limit_while_the_policy_changes(first: int) -> None:
+    for seed in range(first, first + SEEDS_A_TEST):
+        run_seed(CHANGING, seed, keep=100)
+
+
+def test_terms_that_change_within_a_period_are_found_by_seeds() -> None:
+    for seed in range(SEEDS_TO_FIND):
+        scenario = ChangingRateScenario()
+        scenario.controller_book = ChangesAtOnce
+        try:
+            Simulation("rate", scenario, seed, keep=50).run()
+        except RunFailedError as failure:
+            assert "limit" in failure.why
+            return
+    pytest.fail(f"{SEEDS_TO_FIND} seeds did not find it")
 
 
 def find(bug: str) -> RunFailedError | None:

@@ -108,16 +108,20 @@ class RateScenario(Scenario):
         require(self._late is None, str(self._late))
         if self.sim.now_ns <= self._disturbed_until_ns:
             self._disturbed_period = self.opened
-        for tenant, terms in TERMS.items():
-            charged = self.charged.get((tenant, self.opened), 0)
+        for tenant in TERMS:
+            charged, limit = self.charged.get((tenant, self.opened), 0), self.limit(tenant, self.opened)
             require(
-                terms.limit is None or charged <= terms.limit,
-                f"{tenant} was served {charged} in period {self.opened}, its limit is {terms.limit}",
+                limit is None or charged <= limit,
+                f"{tenant} was served {charged} in period {self.opened}, its limit is {limit}",
             )
+
+    def limit(self, tenant: str, period: int) -> int | None:
+        """What the tenant may be served in the period at most."""
+        return TERMS[tenant].limit
 
     def audit(self) -> None:
         for (tenant, period), charged in sorted(self.charged.items()):
-            limit = TERMS[tenant].limit
+            limit = self.limit(tenant, period)
             require(limit is None or charged <= limit, f"{tenant}: {charged} in period {period}")
         settled = range(self._disturbed_period + 2, self.opened)
         require(
@@ -130,6 +134,47 @@ class RateScenario(Scenario):
                     charged >= MET * terms.reservation,
                     f"{tenant} was served {charged} of its reservation {terms.reservation} in {period}",
                 )
+
+
+class ChangingRateScenario(RateScenario):
+    """The policy changes all the time, at one controller sooner than at the other: a period's limit
+    is that of the leader that opened it, or of one that took over within it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._limits: dict[tuple[str, int], int] = {}
+        self._seen: set[tuple[int, int]] = set()
+        self._calm = False
+
+    def _boot_controller(self, world: World) -> None:
+        super()._boot_controller(world)
+        world.spawn(self._change_terms(world, self._controllers[world.name]), "operator")
+
+    async def _change_terms(self, world: World, book: ControllerBook) -> None:
+        while not self._calm:
+            await world.clock.sleep(world.random.randrange(0, 3 * PERIOD_NS))
+            even = Terms(world.random.randrange(0, 20), world.random.randrange(20, 41))
+            changed = {"even": even, "capped": Terms(0, world.random.randrange(0, 25)), "free": TERMS["free"]}
+            book.reconfigure(TERMS if self._calm else changed)
+
+    def healed(self) -> None:
+        self._calm = True
+
+    def check(self) -> None:
+        for book in self._controllers.values():
+            if book.leading and (book.state.epoch, book.state.period) not in self._seen:
+                self._seen.add((book.state.epoch, book.state.period))
+                self._note_limits(book)
+        super().check()
+
+    def _note_limits(self, book: ControllerBook) -> None:
+        for tenant, terms in book.terms.items():
+            if terms.limit is not None:
+                key = (tenant, book.state.period)
+                self._limits[key] = max(self._limits.get(key, 0), terms.limit)
+
+    def limit(self, tenant: str, period: int) -> int | None:
+        return None if TERMS[tenant].limit is None else self._limits.get((tenant, period), 0)
 
 
 # -- every order of events, with two servers and two tokens -------------------------------------
