@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any, NamedTuple
 
 from bursar.book import Effects
+from bursar.errors import Refused
 from bursar.pools.capacity import FixedCapacity
 from bursar.pools.engine import Engine
 from bursar.pools.engine_book import EngineBook
@@ -27,6 +28,9 @@ BATCH = 10
 RESERVATIONS = {"a": 160, "b": 80, "c": 0}
 PAUSE_MAX_NS = 6 * MILLISECOND_NS
 HESITATES = 0.2
+CHANGES = 0.05
+"""How often, before a monitor's round, somebody's reservation changes."""
+
 LAZY = 0.3
 """How often a client has nothing to do for a while."""
 
@@ -62,8 +66,18 @@ class PoolScenario(Scenario):
         self._books[world.name] = book
         monitor = Monitor(world.clock, world.words, book)
         while True:
+            if world.random.random() < CHANGES:
+                self._change_reservation(world, book)
             await step_through(world, Stepped(book), 0)
             await world.clock.sleep(monitor.wait_ns())
+
+    def _change_reservation(self, world: World, book: MonitorBook) -> None:
+        """The policy changes while the pool runs, at one monitor sooner than at the other."""
+        tenant = world.random.choice(sorted(RESERVATIONS))
+        try:
+            book.join(tenant, world.random.randrange(0, CAPACITY))
+        except Refused:
+            book.leave(tenant)
 
     async def _boot_client(self, world: World) -> None:
         book = self.engine_book("pool", world.name, period_ns=PERIOD_NS, batch=BATCH)
