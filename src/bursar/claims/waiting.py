@@ -210,13 +210,18 @@ class Waiting(Ground):
         for name in self.queue.blocked_by(id)[:5]:
             place = self.queue.places[name]
             if place.owner or place.sharers:
-                holders = [place.owner] if place.owner else list(place.sharers)[:3]
+                holders = map(self._call, [place.owner] if place.owner else list(place.sharers)[:3])
                 more = len(place.sharers) - 3
                 how = "held by" if place.owner else "shared by"
                 rest = f" and {more} more" if more > 0 else ""
                 reasons.append(f"{name} is {how} {', '.join(holders)}{rest}")
             else:
-                reasons.append(f"{name} is reserved for {place.reserved}, which has waited longer")
+                reasons.append(f"{name} is reserved for {self._call(place.reserved)}, which has waited longer")
         if not reasons:
             return f"{id} is next"
-        return "; ".join(reasons) + f"; {self.queue.place_in_line(id)} wait before it"
+        before = self.queue.place_in_line(id)
+        return "; ".join([*reasons, f"{before} wait before it"] if before else reasons)
+
+    def _call(self, id: str) -> str:
+        """A holder by its tenant's name, where that is known here."""
+        return f"{self.mine[id].task.tenant} ({id})" if id in self.mine else id
