@@ -74,8 +74,8 @@ class CommandReader:
 
     @property
     def incomplete(self) -> bool:
-        """Whether the beginning of a request is here and its end is not."""
-        return self._swallow > 0 or self._at < len(self._data)
+        """Whether anything is here that was not read, or that is to be read before the next request."""
+        return self._at < len(self._data) or self._swallow > 0 or self._swallowed_answer is not None
 
     def read(self) -> Request | None:
         """The next request, or None until more bytes are fed."""

@@ -156,7 +156,7 @@ class ClientLink(asyncio.Protocol):
 
     def _end_if_done(self) -> None:
         # Before the server is there, what the client sent has not been looked at.
-        over = self._ending or (self._heard_all and self._backend is not None)
+        over = self._ending or self._backend is not None
         if over and not self._pending and not self._ready and self._waiting is None:
             self._transport.close()
 
@@ -196,8 +196,9 @@ class ClientLink(asyncio.Protocol):
         )
 
     def _fill(self) -> bool:
-        while len(self._ready) < RUN_MAX and not self._ending:
-            request = self._commands.read()
+        commands = self._commands
+        while commands.incomplete and len(self._ready) < RUN_MAX and not self._ending:
+            request = commands.read()
             if request is None:
                 break
             self._ready.append((self._find_tenant(request), request))
@@ -299,7 +300,8 @@ class ClientLink(asyncio.Protocol):
             self.cut_off(str(error))
             return
         self._write(out)
-        self.advance()
+        if self._ready or self._commands.incomplete or not self._reading or self._ending or self._heard_all:
+            self.advance()  # else nobody waits for anything but the next request
 
     def _match(self, scan: Scan, out: list[bytes]) -> None:
         start = 0
@@ -325,12 +327,15 @@ class ClientLink(asyncio.Protocol):
         out = []
         while self._pending and isinstance(self._pending[0], bytes):
             out.append(self._pending.popleft())
-        self._write(cast(list[bytes], out))
-        self._end_if_done()
+        if out:
+            self._write(cast(list[bytes], out))
+        if self._ending or self._heard_all:
+            self._end_if_done()
 
     def _write(self, out: list[bytes]) -> None:
-        if not self._transport.is_closing() and any(out):
-            self._transport.write(b"".join(out))
+        data = out[0] if len(out) == 1 else b"".join(out)
+        if data and not self._transport.is_closing():
+            self._transport.write(data)
 
     def _answered(self, held: Held) -> None:
         held.left -= 1
