@@ -216,7 +216,8 @@ class Waiting(Ground):
                 rest = f" and {more} more" if more > 0 else ""
                 reasons.append(f"{name} is {how} {', '.join(holders)}{rest}")
             else:
-                reasons.append(f"{name} is reserved for {self._call(place.reserved)}, which has waited longer")
+                first = self._call(place.reserved)
+                reasons.append(f"{name} is reserved for {first}, which has waited longer")
         if not reasons:
             return f"{id} is next"
         before = self.queue.place_in_line(id)
