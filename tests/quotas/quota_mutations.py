@@ -5,7 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 from bursar.book import Effects
+from bursar.errors import NodeExistsError
 from bursar.quotas.book import NodeBook, Refusal
+from bursar.quotas.courier import QuotaCourier
 from bursar.quotas.ledger import Account, Ledger
 
 
@@ -57,6 +59,22 @@ class LateLedger(Ledger):
 
     def _burn(self, account: Account) -> None:
         """Only where a cut is taken in."""
+
+
+class BeginsAnew(QuotaCourier):
+    """Mutation: a node whose ledger is lost takes up its name again, and its mints with it."""
+
+    async def _choose_identity(self) -> str:
+        for folder in self.layout.folders():
+            await self.world.store.ensure(folder)
+        return self.world.name
+
+    async def _check_generation(self) -> None:
+        self.book.ledger.generation = self.world.incarnation
+        try:
+            await self.world.store.create(self.layout.ledger(self.book.identity), b"0")
+        except NodeExistsError:
+            return
 
 
 class Recredits(NodeBook):

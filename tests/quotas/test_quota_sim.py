@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 import pytest
-from quota_mutations import AnswersFirst, PaysCutsLate, Reverts, SendsFirst
+from quota_mutations import AnswersFirst, BeginsAnew, PaysCutsLate, Reverts, SendsFirst
 
 from bursar.quotas.book import NodeBook
 from bursar.quotas.courier import QuotaCourier
 from bursar.quotas.resource import QuotaResource
 from bursar.sim.errors import RunFailedError
 from bursar.sim.scenarios import run_seed
-from bursar.sim.scenarios.quota import FastQuotaScenario, QuotaScenario
+from bursar.sim.scenarios.quota import FastQuotaScenario, LossyQuotaScenario, QuotaScenario
 from bursar.sim.simulation import Simulation
 
 SEEDS = 200
 FAST_SEEDS = 100
+LOSSY_SEEDS = 60
 SEEDS_A_TEST = 20
 MUTANT_SEEDS = 60
 
@@ -30,6 +31,24 @@ def test_a_quota_is_never_exceeded_and_no_unit_is_lost_under_every_fault(first: 
 def test_blocks_charged_ahead_are_never_exceeded_either(first: int) -> None:
     for seed in range(first, first + SEEDS_A_TEST):
         run_seed(f"{FastQuotaScenario.__module__}:{FastQuotaScenario.__name__}", seed, keep=100)
+
+
+@pytest.mark.parametrize("first", range(0, LOSSY_SEEDS, SEEDS_A_TEST))
+def test_what_a_lost_disk_had_is_handed_out_by_nobody(first: int) -> None:
+    for seed in range(first, first + SEEDS_A_TEST):
+        run_seed(f"{LossyQuotaScenario.__module__}:{LossyQuotaScenario.__name__}", seed, keep=100)
+
+
+def test_seeds_catch_a_node_that_begins_anew_without_its_ledger() -> None:
+    resource = type("Resource", (QuotaResource,), {"courier_class": BeginsAnew})
+    scenario = type("Scenario", (LossyQuotaScenario,), {"resource_class": resource})
+    for seed in range(MUTANT_SEEDS):
+        try:
+            Simulation("mutant", scenario(), seed, keep=1).run()
+        except RunFailedError as failure:
+            assert "were granted" in failure.why or "audit" in failure.why or "transfers" in failure.why
+            return
+    pytest.fail(f"{MUTANT_SEEDS} seeds did not find it")
 
 
 @pytest.mark.parametrize("mutation", [SendsFirst, Reverts, AnswersFirst, PaysCutsLate])

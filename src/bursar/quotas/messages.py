@@ -95,8 +95,8 @@ class Verdict(msgspec.Struct, frozen=True):
 
     left        all that was unspent anywhere, after the requests that it could serve
     served      units for those requests: gone, unless one of them is no longer there
-    memory_ns   how long it is to be believed. 0: nothing was held or on its way to a request, so
-                only a top-up brings more
+    memory_ns   how long it is to be believed. 0: nothing was held, on its way to a request, or
+                perhaps on its way from a fenced ledger, so only a top-up brings more
     mints       how many entries of the account's list everybody had taken in
     """
 

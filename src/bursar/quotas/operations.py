@@ -30,6 +30,7 @@ async def _read_live(store: Store, layout: Layout) -> list[str]:
 async def fence(store: Store, layout: Layout, node: str) -> list[str]:
     """Write off every ledger of a node that is down. Returns those written off now. What they have
     left stays unspent for ever, unless the node comes back with its own ledger."""
+    await store.sync()
     ledgers = [read_name(name) for name in await _list(store, layout.ledgers)]
     fenced = {read_name(name) for name in await _list(store, layout.fenced)}
     mine = [ledger for ledger in ledgers if node in (ledger, node_of(ledger))]
@@ -51,6 +52,7 @@ async def top_up(store: Store, layout: Layout, account: str, amount: int) -> Min
     """Add units to an account (negative: take out what is unspent), at a node that is up."""
     if not -AMOUNT_MAX <= amount <= AMOUNT_MAX or amount == 0:
         raise UsageError(f"the amount must be a whole number other than 0 within 2^63, not {amount}")
+    await store.sync()
     known = [read_name(name) for name in await _list(store, layout.accounts)]
     if account not in known:
         raise UsageError(

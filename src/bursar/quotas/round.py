@@ -340,7 +340,9 @@ class Round(Gathering):
             return None
         self.scarce = self._is_scarce(book)
         used, _ = serve_wants(self.account.unspent, self._all_wants())
-        memory_ns = 0 if state.held == 0 and used == 0 else self.rules.memory_ns
+        # Units may yet come back from a hold, from a request that is gone, or late from a fenced ledger.
+        final = state.held == 0 and used == 0 and not state.loose
+        memory_ns = 0 if final else self.rules.memory_ns
         verdict = Verdict(self.account.unspent - used, used, memory_ns, state.mints)
         self.learn_verdict(now, verdict)
         return verdict

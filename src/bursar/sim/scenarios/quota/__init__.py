@@ -3,9 +3,16 @@
 from __future__ import annotations
 
 from bursar.sim.scenarios.quota.small import SmallQuota
-from bursar.sim.scenarios.quota.world import FastQuotaScenario, QuotaScenario
+from bursar.sim.scenarios.quota.world import FastQuotaScenario, LossyQuotaScenario, QuotaScenario
 
 SCENARIO = QuotaScenario
 SMALL_WORLD = SmallQuota
 
-__all__ = ["SCENARIO", "SMALL_WORLD", "FastQuotaScenario", "QuotaScenario", "SmallQuota"]
+__all__ = [
+    "SCENARIO",
+    "SMALL_WORLD",
+    "FastQuotaScenario",
+    "LossyQuotaScenario",
+    "QuotaScenario",
+    "SmallQuota",
+]

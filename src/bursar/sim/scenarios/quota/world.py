@@ -6,9 +6,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 
-from bursar.errors import Refused, StoreError, Unknown, UsageError
+from bursar.errors import JournalError, Refused, SessionExpiredError, StoreError, Unknown, UsageError
 from bursar.policy.values import QuotaPolicy, QuotaTenant
-from bursar.quotas import accounts
+from bursar.quotas import accounts, operations
+from bursar.quotas.book import NodeBook
+from bursar.quotas.layout import Layout, Mints
 from bursar.quotas.resource import QuotaResource
 from bursar.quotas.rules import BURSAR, Rules
 from bursar.resource import Grant
@@ -17,6 +19,9 @@ from bursar.sim.scenarios.quota.small import in_flight
 from bursar.world import MILLISECOND_NS, SECOND_NS, World
 
 NODES = ("a", "b", "c", "d")
+LOSES = 0.3
+"""How often a node that crashed has lost its disk (`LossyQuotaScenario`)."""
+
 LIMITS = {"plain": 240, "acme": 200, "acme/search": 120}
 AMOUNT_MAX = 9
 PAUSE_NS = 120 * MILLISECOND_NS
@@ -138,11 +143,18 @@ class QuotaScenario(Scenario):
 
     # -- what must hold
 
+    def _books(self) -> dict[str, NodeBook]:
+        """By ledger, of the nodes that are up."""
+        books = [resource.courier.book for resource in self._resources.values()]
+        return {book.identity: book for book in books}
+
+    def _minted(self, account: str) -> int:
+        lists: list[Mints] = [each.courier.mints.get(account, []) for each in self._resources.values()]
+        return accounts.total(max(lists, key=len))
+
     def _unspent(self, account: str) -> int:
         """What is unspent at nodes that are up, or on its way between them."""
-        books = {
-            resource.courier.book.identity: resource.courier.book for resource in self._resources.values()
-        }
+        books = self._books()
         here = sum(book.ledger.account(account).unspent for book in books.values())
         return here + in_flight(books, account)
 
@@ -205,16 +217,13 @@ class QuotaScenario(Scenario):
             self._audit_account(account)
 
     def _audit_account(self, account: str) -> None:
-        books = {
-            resource.courier.book.identity: resource.courier.book for resource in self._resources.values()
-        }
+        books = self._books()
         lines = [book.ledger.account(account) for book in books.values()]
         for line in lines:
             kept = line.unspent + line.block + line.held + line.spent
             require(line.endowment == kept, f"{account}: {line.endowment} units, {kept} accounted for")
         known = sum(line.endowment for line in lines) + in_flight(books, account)
-        lists = [resource.courier.mints.get(account, []) for resource in self._resources.values()]
-        minted = accounts.total(max(lists, key=len))
+        minted = self._minted(account)
         debt = sum(line.debt for line in lines)
         require(
             known == minted + debt, f"the audit finds {known} of {account}'s {minted} units, {debt} overdrawn"
@@ -232,3 +241,43 @@ class FastQuotaScenario(QuotaScenario):
     a refusal may come while another node is returning its own."""
 
     mode = "fast"
+
+
+class LossyQuotaScenario(QuotaScenario):
+    """Nodes that lose their disk come back once they were fenced, with a new ledger. What the old one
+    had is gone, and is handed out by nobody."""
+
+    async def _boot(self, world: World) -> None:
+        if world.incarnation > 1 and not self._calm and world.random.random() < LOSES:
+            await world.journal("quota/llm").rewrite([])
+        try:
+            await super()._boot(world)
+        except JournalError as error:
+            if "quota fence" not in str(error):
+                raise
+            await self._fence(world)
+            await super()._boot(world)
+
+    async def _fence(self, world: World) -> None:
+        """As an operator: until the store has it."""
+        expired = False
+        while True:
+            try:
+                if expired:
+                    await world.store.renew()
+                    expired = False
+                await operations.fence(world.store, Layout("llm"), world.name)
+                return
+            except (StoreError, UsageError) as error:  # or its last life's session still counts as up
+                expired = expired or isinstance(error, SessionExpiredError)
+                await world.clock.sleep(PAUSE_NS)
+
+    def _unspent(self, account: str) -> int:
+        """What is on its way may be on its way to a lost ledger."""
+        return sum(book.ledger.account(account).unspent for book in self._books().values())
+
+    def _audit_account(self, account: str) -> None:
+        """A cut that a lost ledger had to take may not have been carried out."""
+        known = sum(book.ledger.account(account).endowment for book in self._books().values())
+        highest = self.highest[account]
+        require(known <= highest, f"the audit finds {known} of {account}'s {highest} units")
