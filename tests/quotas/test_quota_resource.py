@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import shutil
+from typing import Any
 
 import pytest
 from quota_town import TENANTS, Town
@@ -12,6 +13,7 @@ from bursar.errors import JournalError, Refused, Unknown, UsageError
 from bursar.policy.values import QuotaPolicy, QuotaTenant
 from bursar.quotas import accounts
 from bursar.quotas.resource import QuotaResource
+from bursar.quotas.windows import is_over
 from bursar.world import MILLISECOND_NS, SECOND_NS
 
 
@@ -306,6 +308,99 @@ async def test_warnings_are_told_once(town: Town) -> None:
     assert told == [("acme", 80), ("acme", 95)]
 
 
+def go_to_window(llm: Any, window: str) -> None:
+    """As the clock would, and stay there."""
+    llm.window_of = lambda kind, wall_ns: (window, None)
+    llm._window, llm._window_end = window, None
+    llm._chains.clear()
+
+
+async def end_windows(llm: QuotaResource) -> None:
+    """As the root does after a survey, until this node has heard of it."""
+    async with asyncio.timeout(5):
+        while not llm.courier.book.members:
+            await asyncio.sleep(0.01)
+    await llm.take_survey()
+    await llm.watch._end_windows()
+    data, _ = await llm._world.store.get(llm.courier.layout.accounts)
+    async with asyncio.timeout(5):
+        known = (llm.courier.mints, llm.courier.book.ledger.accounts)
+        while any(is_over(account, data.decode()) for accounts in known for account in accounts):
+            await asyncio.sleep(0.01)
+
+
+async def test_windows_that_are_over_are_forgotten_but_for_the_last(town: Town) -> None:
+    llm = await town.open("a", window="month")
+    for window in ("2026-09", "2026-10", "2026-11", "2026-12"):
+        go_to_window(llm, window)
+        await (await llm.acquire("acme", 60, wait=5.0)).release()
+    await end_windows(llm)
+    kept = {"acme@2026-11", "acme@2026-12"}
+    assert set(await llm.take_survey()) == kept
+    assert {account for account in llm.courier.book.ledger.accounts if account.startswith("acme@")} == kept
+    assert set(await town.worlds["a"].store.children(llm.courier.layout.accounts)) == {
+        "acme%402026-11",
+        "acme%402026-12",
+    }
+    go_to_window(llm, "2026-10")
+    with pytest.raises(
+        UsageError, match=r"the window of acme@2026-10 is over, .* is this node's clock right"
+    ):
+        await llm.acquire("acme", 1, wait=1.0)
+    await town.close("a")
+    llm = await town.open("a", window="month")
+    go_to_window(llm, "2026-12")
+    with pytest.raises(Refused, match="40 of 100 left"):
+        await llm.acquire("acme", 41, wait=5.0)
+
+
+async def test_a_window_with_an_open_hold_is_not_forgotten(town: Town) -> None:
+    llm = await town.open("a", window="month")
+    go_to_window(llm, "2026-09")
+    held = await llm.acquire("acme", 60, wait=5.0)
+    for window in ("2026-10", "2026-11"):
+        go_to_window(llm, window)
+        await (await llm.acquire("acme", 60, wait=5.0)).release()
+    await end_windows(llm)
+    assert "acme@2026-09" in llm.courier.mints
+    held.settle(10)
+    await held.release()
+    async with asyncio.timeout(5):
+        while "acme@2026-09" in llm.courier.mints:
+            await end_windows(llm)
+            await asyncio.sleep(0.01)
+
+
+async def test_a_window_that_one_node_is_still_in_is_not_forgotten(town: Town) -> None:
+    one, two = await town.open("a", window="month"), await town.open("b", window="month")
+    for window in ("2026-09", "2026-10", "2026-11"):
+        go_to_window(one, window)
+        await (await one.acquire("acme", 60, wait=5.0)).release()
+    go_to_window(two, "2026-10")
+    await end_windows(one)
+    assert "acme@2026-09" in one.courier.mints
+    go_to_window(two, "2026-11")
+    await end_windows(one)
+    assert "acme@2026-09" not in one.courier.mints
+
+
+@pytest.mark.parametrize(
+    ("account", "horizon", "over"),
+    [
+        ("acme@2026-10", "2026-11", True),
+        ("acme@2026-11", "2026-11", False),
+        ("acme@2026-10-31", "2026-11", False),
+        ("acme@2026-W44", "2026-W45", True),
+        ("acme", "2026-11", False),
+        ("acme@2026-10", "", False),
+    ],
+)
+def test_a_window_is_over_if_it_is_before_the_horizon_and_of_its_kind(
+    account: str, horizon: str, over: bool
+) -> None:
+    assert is_over(account, horizon) == over
+
+
 async def test_a_window_is_an_account_of_its_own(town: Town) -> None:
     llm = await town.open("a", window="month")
     await (await llm.acquire("acme", 100, wait=5.0)).release()
@@ -313,8 +408,7 @@ async def test_a_window_is_an_account_of_its_own(town: Town) -> None:
     with pytest.raises(Refused) as refused:
         await llm.acquire("acme", 1, wait=5.0)
     assert refused.value.retry_after is not None and refused.value.retry_after < 32 * 86_400
-    llm._window, llm._window_end = "2999-01", None
-    llm._chains.clear()
+    go_to_window(llm, "2999-01")
     await llm.acquire("acme", 100, wait=5.0)
     assert account != "acme@2999-01" and "acme@2999-01" in llm.courier.mints
 

@@ -10,12 +10,18 @@ from bursar.quotas.courier import QuotaCourier
 from bursar.quotas.resource import QuotaResource
 from bursar.sim.errors import RunFailedError
 from bursar.sim.scenarios import run_seed
-from bursar.sim.scenarios.quota import FastQuotaScenario, LossyQuotaScenario, QuotaScenario
+from bursar.sim.scenarios.quota import (
+    FastQuotaScenario,
+    LossyQuotaScenario,
+    QuotaScenario,
+    WindowedQuotaScenario,
+)
 from bursar.sim.simulation import Simulation
 
 SEEDS = 200
 FAST_SEEDS = 100
 LOSSY_SEEDS = 60
+WINDOWED_SEEDS = 40
 SEEDS_A_TEST = 20
 MUTANT_SEEDS = 60
 
@@ -37,6 +43,12 @@ def test_blocks_charged_ahead_are_never_exceeded_either(first: int) -> None:
 def test_what_a_lost_disk_had_is_handed_out_by_nobody(first: int) -> None:
     for seed in range(first, first + SEEDS_A_TEST):
         run_seed(f"{LossyQuotaScenario.__module__}:{LossyQuotaScenario.__name__}", seed, keep=100)
+
+
+@pytest.mark.parametrize("first", range(0, WINDOWED_SEEDS, SEEDS_A_TEST))
+def test_windows_are_never_exceeded_and_forgotten_when_they_are_over(first: int) -> None:
+    for seed in range(first, first + SEEDS_A_TEST):
+        run_seed(f"{WindowedQuotaScenario.__module__}:{WindowedQuotaScenario.__name__}", seed, keep=100)
 
 
 def test_seeds_catch_a_node_that_begins_anew_without_its_ledger() -> None:

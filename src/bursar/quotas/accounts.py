@@ -19,6 +19,7 @@ from bursar.errors import (
     VersionError,
 )
 from bursar.quotas.layout import (
+    WARNING_MARK,
     AccountRecord,
     Layout,
     Mints,
@@ -27,8 +28,9 @@ from bursar.quotas.layout import (
     split_evenly,
     write_account,
 )
+from bursar.quotas.windows import is_over
 from bursar.resource import AMOUNT_MAX
-from bursar.world import MILLISECOND_NS, Store, World
+from bursar.world import MILLISECOND_NS, Check, Create, Store, World
 
 RETRY_NS = 50 * MILLISECOND_NS
 
@@ -38,19 +40,45 @@ async def open_account(
 ) -> Mints:
     """The account's mints; the first to ask for it makes them, spread over `ledgers`."""
     path = layout.account(account)
+    while True:
+        try:
+            data, _ = await store.get(path)
+            return read_account(data).mints
+        except NodeMissingError:
+            horizon, stat = await store.get(layout.accounts)
+        if is_over(account, horizon.decode()):
+            raise UsageError(
+                f"the window of {account} is over, {horizon.decode()} is the oldest that is kept: "
+                "is this node's clock right?"
+            )
+        mints = split_evenly(limit, ledgers)
+        made = Create(path, write_account(AccountRecord(limit, mints)))
+        try:
+            await store.transact([Check(layout.accounts, stat.version), made])
+            return mints
+        except (NodeExistsError, VersionError):
+            await store.sync()  # somebody else was faster
+
+
+async def forget(store: Store, layout: Layout, horizon: str) -> None:
+    """Accounts of windows before the horizon are over: delete them, and let nobody open them again."""
+    data, stat = await store.get(layout.accounts)
+    known = data.decode()
+    if len(known) != len(horizon) or known < horizon:
+        await store.set(layout.accounts, horizon.encode(), stat.version)
+    else:
+        horizon = known
+    for folder in (layout.accounts, layout.warnings):
+        for node in await store.children(folder):
+            if is_over(read_name(node).partition(WARNING_MARK)[0], horizon):
+                await _delete(store, f"{folder}/{node}")
+
+
+async def _delete(store: Store, path: str) -> None:
     try:
-        data, _ = await store.get(path)
-        return read_account(data).mints
+        await store.delete(path)
     except NodeMissingError:
-        pass
-    mints = split_evenly(limit, ledgers)
-    try:
-        await store.create(path, write_account(AccountRecord(limit, mints)))
-    except NodeExistsError:
-        await store.sync()
-        data, _ = await store.get(path)
-        return read_account(data).mints
-    return mints
+        return
 
 
 async def change_limit(store: Store, layout: Layout, account: str, limit: int, live: Sequence[str]) -> Mints:
@@ -127,12 +155,20 @@ def total(mints: Mints) -> int:
 
 
 class AccountWatcher:
-    """Tells `minted(account, mints)` of every account, and of every change to one."""
+    """Tells `minted(account, mints)` of every account, and of every change to one; and `ended(horizon)`
+    when accounts of windows before it were forgotten."""
 
-    def __init__(self, world: World, layout: Layout, minted: Callable[[str, Mints], None]) -> None:
+    def __init__(
+        self,
+        world: World,
+        layout: Layout,
+        minted: Callable[[str, Mints], None],
+        ended: Callable[[str], None],
+    ) -> None:
         self._world = world
         self._layout = layout
         self._minted = minted
+        self._ended = ended
         self._known: dict[str, int] = {}
         self._looked: dict[str, None] = {}
 
@@ -141,18 +177,27 @@ class AccountWatcher:
             self._follow(self._layout.accounts, self._look_at_all), f"{self._layout.accounts}.watch"
         )
 
-    async def _look_at_all(self) -> None:
-        for node in await self._world.store.children(self._layout.accounts):
-            account = read_name(node)
-            if account not in self._looked:
+    async def _look_at_all(self) -> bool:
+        data, _ = await self._world.store.get(self._layout.accounts)
+        horizon = data.decode()
+        for account in [account for account in self._looked if is_over(account, horizon)]:
+            del self._looked[account]
+            self._known.pop(account, None)
+        self._ended(horizon)
+        for account in map(read_name, await self._world.store.children(self._layout.accounts)):
+            if account not in self._looked and not is_over(account, horizon):
                 self._looked[account] = None
                 path = self._layout.account(account)
                 self._world.spawn(self._follow(path, self._look_at(account)), f"{path}.watch")
+        return True
 
-    def _look_at(self, account: str) -> Callable[[], Awaitable[None]]:
-        async def look() -> None:
+    def _look_at(self, account: str) -> Callable[[], Awaitable[bool]]:
+        async def look() -> bool:
+            if account not in self._looked:
+                return False
             data, _ = await self._world.store.get(self._layout.account(account))
             self.learn(account, read_account(data).mints)
+            return True
 
         return look
 
@@ -162,14 +207,16 @@ class AccountWatcher:
             self._known[account] = len(mints)
             self._minted(account, mints)
 
-    async def _follow(self, path: str, look: Callable[[], Awaitable[None]]) -> None:
-        """Look, and look again after every change. Watch first, so that none is missed."""
+    async def _follow(self, path: str, look: Callable[[], Awaitable[bool]]) -> None:
+        """Look, and look again after every change, until there is no more to see. Watch first, so that
+        no change is missed."""
         while True:
             try:
                 watch = await self._world.store.watch(path)
                 try:
                     await self._world.store.sync()  # what a watch told of may not be seen otherwise
-                    await look()
+                    if not await look():
+                        return
                     await watch.changed()
                 finally:
                     watch.close()

@@ -29,6 +29,7 @@ from bursar.quotas.ledger import Account, Hold, Ledger
 from bursar.quotas.messages import Busy, Collect, Credit, Note, Offer, Share
 from bursar.quotas.round import Round
 from bursar.quotas.rules import BURSAR, Rules
+from bursar.quotas.windows import is_over
 from bursar.world import Message
 
 WAVE_BITS = 32
@@ -97,6 +98,7 @@ class NodeBook:
         self._effects: Effects = []
         self._deferred: deque[tuple[int, tuple[Any, ...]]] = deque()
         self._timers: list[tuple[int, str, str, str]] = []
+        self._horizon = ""
 
     @property
     def identity(self) -> str:
@@ -162,6 +164,24 @@ class NodeBook:
         self.defer(now, "_learn_mints", name, len(mints), sum(amount for _, amount in mints), owners)
         return self._flush()
 
+    def forget(self, now: int, horizon: str) -> Effects:
+        """Accounts of windows before the horizon are over. Those with open holds stay until the next
+        call; nothing that is said about the others is listened to any more."""
+        if horizon and (len(horizon) != len(self._horizon) or horizon > self._horizon):
+            self._horizon = horizon
+            self.defer(now, "_forget_accounts")
+        return self._flush()
+
+    def is_over(self, name: str) -> bool:
+        """Whether the account is of a window that was forgotten."""
+        return is_over(name, self._horizon)
+
+    def _forget_accounts(self, now: int) -> None:
+        for name in [name for name in self.ledger.accounts if self.is_over(name)]:
+            if not self.ledger.accounts[name].held:
+                del self.ledger.accounts[name]
+                self.rounds.pop(name, None)
+
     def _learn_mints(self, now: int, name: str, mints: int, quota: int, owners: frozenset[str]) -> None:
         round_ = self.round(self.ledger.account(name))
         if mints > round_.mints:
@@ -224,6 +244,7 @@ class NodeBook:
             isinstance(message, Note)
             and message.target == self.identity
             and node_of(message.source) == sender
+            and not self.is_over(message.account)
         ):
             self._receive_units(now, message)
         return self._flush()
@@ -240,7 +261,8 @@ class NodeBook:
     def tick(self, now: int) -> Effects:
         while self._timers and self._timers[0][0] <= now:
             _, name, what, peer = heapq.heappop(self._timers)
-            self._ring(now, self.ledger.account(name), what, peer)
+            if name in self.ledger.accounts:
+                self._ring(now, self.ledger.accounts[name], what, peer)
         return self._flush()
 
     def wake_at(self) -> int | None:
@@ -305,7 +327,8 @@ class NodeBook:
         return self._waves
 
     def begin_full(self, now: int, name: str) -> None:
-        self.rounds[name].begin_full(self, now)
+        if name in self.rounds:
+            self.rounds[name].begin_full(self, now)
 
     def wake_round(self, when: int, account: Account) -> None:
         self._set_timer(when, account, "round", "")
@@ -382,7 +405,8 @@ class NodeBook:
             self.defer(now, "_charged", account.name, amount)
 
     def _charged(self, now: int, name: str, amount: int) -> None:
-        self.rounds[name].charging -= amount
+        if name in self.rounds:
+            self.rounds[name].charging -= amount
 
     def _refuse(self, request: Request, refusal: Refusal) -> bool:
         self.requests.pop(request.number)

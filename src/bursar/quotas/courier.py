@@ -54,7 +54,7 @@ class QuotaCourier:
         self._lingering = False
         self._waiting: dict[int, asyncio.Future[Hold | Refusal | None]] = {}
         self._alarm = Alarm(world, self.topic, lambda: self.book.wake_at(), self._tick)
-        self._watcher = AccountWatcher(world, self.layout, self._mint)
+        self._watcher = AccountWatcher(world, self.layout, self._mint, self._forget)
 
     async def open(self) -> None:
         """Take up this node's ledger, and begin. Raises JournalError if it may not be taken up."""
@@ -217,8 +217,16 @@ class QuotaCourier:
         self.perform(self.book.join(self.world.clock.now(), *place))
 
     def _mint(self, account: str, mints: Mints) -> None:
+        if self.book.is_over(account):
+            return  # read before it was forgotten
         self.mints[account] = mints
         self.perform(self.book.mint(self.world.clock.now(), account, mints))
+
+    def _forget(self, horizon: str) -> None:
+        """Accounts of windows before the horizon are over."""
+        self.perform(self.book.forget(self.world.clock.now(), horizon))
+        for account in [account for account in self.mints if self.book.is_over(account)]:
+            del self.mints[account]
 
     # -- what the resource asks for
 

@@ -4,6 +4,7 @@
 /quotas/RESOURCE/fenced/LEDGER        written off until its own ledger comes back
 /quotas/RESOURCE/live/LEDGER:NUMBER   ephemeral: its node is up; a lower number is senior
 /quotas/RESOURCE/slots/LEDGER/N       ephemeral: the ledger that has LEDGER for a parent
+/quotas/RESOURCE/accounts             the horizon: accounts of windows before it are forgotten
 /quotas/RESOURCE/accounts/ACCOUNT     an AccountRecord: where its units come from
 /quotas/RESOURCE/warnings/ACCOUNT:N   that N percent was reached has been told
 """
@@ -20,6 +21,7 @@ from bursar.errors import FormatError
 Mints = list[tuple[str, int]]
 
 SENIORITY_DIGITS = 10
+WARNING_MARK = ":"
 
 
 class AccountRecord(msgspec.Struct):
@@ -60,7 +62,7 @@ class Layout:
         return f"{self.accounts}/{quote(account, safe='')}"
 
     def warning(self, account: str, percent: int) -> str:
-        return f"{self.warnings}/{quote(account, safe='')}:{percent}"
+        return f"{self.warnings}/{quote(account, safe='')}{WARNING_MARK}{percent}"
 
 
 def read_name(node: str) -> str:

@@ -65,6 +65,7 @@ def _expired(amount: int, resource: str) -> str:
 class QuotaResource(Resource):
     kind = "quota"
     courier_class: type[QuotaCourier] = QuotaCourier
+    window_of = staticmethod(window_of)
 
     def __init__(self, world: World, name: str, policy: QuotaPolicy, rules: Rules = BURSAR) -> None:
         super().__init__(name)
@@ -73,13 +74,13 @@ class QuotaResource(Resource):
         self._fast = policy.mode == "fast"
         block = policy.block if self._fast else 0
         self.courier = self.courier_class(world, name, block=block, rules=rules)
-        self._window, self._window_end = window_of(policy.window, world.clock.wall())
+        self._window, self._window_end = self.window_of(policy.window, world.clock.wall())
         self._chains: dict[str, tuple[str, ...]] = {}
         self._ready: dict[str, tuple[Account, ...]] = {}
         self._keyed: dict[str, asyncio.Future[Hold]] = {}
         self._coarse_now = world.clock.now()
         self._counts: dict[str, Counter[str]] = {}
-        self.watch = Watch(world, self.courier, policy.warnings)
+        self.watch = Watch(world, self.courier, policy.warnings, lambda: self._window)
 
     async def start(self) -> None:
         await self.courier.open()
@@ -295,7 +296,7 @@ class QuotaResource(Resource):
             await self._world.clock.sleep(COARSE_NS)
             self._coarse_now = self._world.clock.now()
             self._expire_holds()
-            window, end = window_of(self._policy.window, self._world.clock.wall())
+            window, end = self.window_of(self._policy.window, self._world.clock.wall())
             if window != self._window:
                 self._window, self._window_end = window, end
                 self._chains.clear()

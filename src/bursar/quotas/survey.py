@@ -37,7 +37,10 @@ class Ask(Message, frozen=True):
 
 
 class Report(Message, frozen=True):
+    """`window`: the one that the node is in, by its clock."""
+
     ledger: str
+    window: str
     accounts: Mapping[str, Line]
 
 
@@ -63,7 +66,7 @@ class Total(msgspec.Struct, frozen=True):
         return (self.unspent + self.in_flight) / self.rate if self.rate > 0 else None
 
 
-def make_report(book: NodeBook, now: int) -> Report:
+def make_report(book: NodeBook, now: int, window: str) -> Report:
     lines = {}
     for name, account in book.ledger.accounts.items():
         round_ = book.round(account)
@@ -80,12 +83,12 @@ def make_report(book: NodeBook, now: int) -> Report:
             mints=round_.mints,
             channels=channels,
         )
-    return Report(book.identity, lines)
+    return Report(book.identity, window, lines)
 
 
-async def collect(world: World, topic: str, book: NodeBook) -> dict[str, Report]:
+async def collect(world: World, topic: str, book: NodeBook, window: str) -> dict[str, Report]:
     """The reports of all ledgers that answer, by ledger: all are asked at once."""
-    reports = {book.identity: make_report(book, world.clock.now())}
+    reports = {book.identity: make_report(book, world.clock.now(), window)}
     others = sorted(((book.members or frozenset()) | book.fenced) - {book.identity})
     for ledger, report in zip(
         others, await asyncio.gather(*(_ask(world, topic, o) for o in others)), strict=True

@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from bursar.errors import NodeExistsError, StoreError
+from bursar.errors import NodeExistsError, StoreError, VersionError
 from bursar.quotas import accounts, survey
 from bursar.quotas.courier import QuotaCourier
 from bursar.quotas.survey import Total
+from bursar.quotas.windows import find_horizon, is_over
 from bursar.world import SECOND_NS, Message, World
 
 SURVEY_NS = 2 * SECOND_NS
@@ -21,12 +22,17 @@ WarningTaker = Callable[[str, int], None]
 class Watch:
     """One node's view of the whole. `totals` is what the last survey found; `surveys` counts them."""
 
-    def __init__(self, world: World, courier: QuotaCourier, warnings: Sequence[int]) -> None:
+    def __init__(
+        self, world: World, courier: QuotaCourier, warnings: Sequence[int], window: Callable[[], str]
+    ) -> None:
+        """`window` tells the one that it is by this node's clock."""
         self.totals: dict[str, Total] = {}
         self.surveys = 0
         self.takers: list[WarningTaker] = []
         self._world = world
         self._courier = courier
+        self._window = window
+        self._present: str | None = None
         self.warnings = warnings
         self._warned: dict[tuple[str, int], None] = {}
         self._began_at: int | None = None
@@ -37,7 +43,7 @@ class Watch:
         self._world.spawn(self._keep_watch(), f"{self._topic}.warnings")
 
     async def _report(self, sender: str, message: Message) -> Message:
-        return survey.make_report(self._courier.book, self._world.clock.now())
+        return survey.make_report(self._courier.book, self._world.clock.now(), self._window())
 
     def refresh(self) -> None:
         """Begin a survey if the last is old."""
@@ -50,8 +56,10 @@ class Watch:
         """Ask every node what it has; the audit of every account."""
         self._began_at = self._world.clock.now()
         book = self._courier.book
-        reports = await survey.collect(self._world, self._topic, book)
+        reports = await survey.collect(self._world, self._topic, book, self._window())
         members = (book.members or frozenset()) | book.fenced
+        everybody = (book.members or frozenset()) <= set(reports)
+        self._present = min(report.window for report in reports.values()) if everybody else None
         self.totals = {
             account: survey.add_up(account, accounts.total(mints), reports, members)
             for account, mints in self._courier.mints.items()
@@ -63,9 +71,24 @@ class Watch:
         """The root looks at the whole from time to time, and tells when much of it is used."""
         while True:
             await self._world.clock.sleep(SURVEY_NS)
-            if self._courier.book.parent is None and self.warnings:
+            if self._courier.book.parent is None and (self.warnings or self._window()):
                 for account, total in (await self.take_survey()).items():
                     await self._warn(account, total)
+                await self._end_windows()
+
+    async def _end_windows(self) -> None:
+        """Forget accounts of windows that are over at every node, but for the last before."""
+        if not self._present or not self._courier.book.members:
+            return
+        horizon = find_horizon(self.totals, self._present)
+        over = [total for account, total in self.totals.items() if is_over(account, horizon)]
+        if not over or any(total.held for total in over):
+            return
+        try:
+            await accounts.forget(self._world.store, self._courier.layout, horizon)
+        except (StoreError, VersionError):
+            return  # the next survey tries again
+        self._world.trace("quota.forgotten", horizon=horizon, accounts=len(over))
 
     async def _warn(self, account: str, total: Total) -> None:
         for percent in self.warnings:

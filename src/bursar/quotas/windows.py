@@ -2,10 +2,16 @@
 
 Which window it is, each node reads off its own wall clock, in UTC. A node whose clock is off charges
 the neighbouring window for as long; neither window's account can be overspent by that.
+
+Accounts of windows that are over everywhere are forgotten, but for the last one's. The names of one
+kind of window sort by time and have one length, which no other kind's have; the oldest that is kept is
+the *horizon*, in the store. No account before it is ever opened again, so a wrong clock can at worst
+make a node refuse.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from datetime import UTC, datetime, timedelta
 from typing import Literal
 
@@ -45,6 +51,18 @@ def _month(now: datetime) -> tuple[str, datetime]:
 
 
 _WINDOWS = {"hour": _hour, "day": _day, "week": _week, "month": _month}
+
+
+def is_over(account: str, horizon: str) -> bool:
+    """Whether the account is of a window that was forgotten."""
+    window = account.rpartition("@")[2] if "@" in account else ""
+    return len(window) == len(horizon) and window < horizon
+
+
+def find_horizon(accounts: Iterable[str], present: str) -> str:
+    """The window before the present one of which there are accounts, or else the present one."""
+    windows = {account.rpartition("@")[2] for account in accounts if is_over(account, present)}
+    return max(windows, default=present)
 
 
 def account_name(tenant: str, window: str) -> str:

@@ -3,7 +3,12 @@
 from __future__ import annotations
 
 from bursar.sim.scenarios.quota.small import SmallQuota
-from bursar.sim.scenarios.quota.world import FastQuotaScenario, LossyQuotaScenario, QuotaScenario
+from bursar.sim.scenarios.quota.world import (
+    FastQuotaScenario,
+    LossyQuotaScenario,
+    QuotaScenario,
+    WindowedQuotaScenario,
+)
 
 SCENARIO = QuotaScenario
 SMALL_WORLD = SmallQuota
@@ -15,4 +20,5 @@ __all__ = [
     "LossyQuotaScenario",
     "QuotaScenario",
     "SmallQuota",
+    "WindowedQuotaScenario",
 ]

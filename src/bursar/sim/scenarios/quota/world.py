@@ -3,17 +3,22 @@ cut, under every fault."""
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import replace
+from typing import Literal
 
 from bursar.errors import JournalError, Refused, SessionExpiredError, StoreError, Unknown, UsageError
 from bursar.policy.values import QuotaPolicy, QuotaTenant
 from bursar.quotas import accounts, operations
 from bursar.quotas.book import NodeBook
 from bursar.quotas.layout import Layout, Mints
+from bursar.quotas.ledger import Hold
 from bursar.quotas.resource import QuotaResource
 from bursar.quotas.rules import BURSAR, Rules
+from bursar.quotas.windows import Window, is_over
 from bursar.resource import Grant
+from bursar.sim.clock import WALL_START_NS
 from bursar.sim.scenario import Boot, Scenario, require
 from bursar.sim.scenarios.quota.small import in_flight
 from bursar.world import MILLISECOND_NS, SECOND_NS, World
@@ -21,6 +26,10 @@ from bursar.world import MILLISECOND_NS, SECOND_NS, World
 NODES = ("a", "b", "c", "d")
 LOSES = 0.3
 """How often a node that crashed has lost its disk (`LossyQuotaScenario`)."""
+
+WINDOW_NS = 3 * SECOND_NS
+WINDOWS_KEPT = 4
+"""The present, the last, and two in which nobody asked for anything."""
 
 LIMITS = {"plain": 240, "acme": 200, "acme/search": 120}
 AMOUNT_MAX = 9
@@ -36,12 +45,13 @@ class QuotaScenario(Scenario):
 
     duration_ns = 10 * SECOND_NS
     settle_ns = 12 * SECOND_NS
-    mode = "exact"
+    mode: Literal["exact", "fast"] = "exact"
+    window: Window = "none"
     rules: Rules = RULES
     resource_class: type[QuotaResource] = QuotaResource
 
     def __init__(self) -> None:
-        self.told = dict.fromkeys(LIMITS, 0)
+        self.told: Counter[str] = Counter()
         self.highest = dict(LIMITS)
         self.refused = 0
         self.unknown = 0
@@ -62,7 +72,14 @@ class QuotaScenario(Scenario):
             "acme/search": QuotaTenant(limit=LIMITS["acme/search"], parent="acme"),
         }
         expiry_ns = 3 * SECOND_NS
-        return QuotaPolicy(name="llm", tenants=tenants, mode=self.mode, block=10, hold_expiry_ns=expiry_ns)  # type: ignore[arg-type]
+        return QuotaPolicy(
+            name="llm",
+            tenants=tenants,
+            mode=self.mode,
+            window=self.window,
+            block=10,
+            hold_expiry_ns=expiry_ns,
+        )
 
     async def _boot(self, world: World) -> None:
         resource = self.resource_class(world, "llm", self._policy(), self.rules)
@@ -114,7 +131,7 @@ class QuotaScenario(Scenario):
                 self._gone.append((self.sim.now_ns, amount))
             return None
         self.granted += 1
-        self._tell(tenant, amount)
+        self._tell(grant, amount)
         return grant
 
     async def _use(self, world: World, resource: QuotaResource, grant: Grant, key: str | None) -> None:
@@ -133,13 +150,12 @@ class QuotaScenario(Scenario):
             except UsageError:
                 return  # it expired and was charged in full
         await grant.release()
-        self._tell(grant.tenant, used - grant.amount)
+        self._tell(grant, used - grant.amount)
 
-    def _tell(self, tenant: str, amount: int) -> None:
-        level = tenant
-        while level:
-            self.told[level] += amount
-            level = "acme" if level == "acme/search" else ""
+    def _tell(self, grant: Grant, amount: int) -> None:
+        hold: Hold = grant.data
+        for account in hold.accounts:
+            self.told[account] += amount
 
     # -- what must hold
 
@@ -178,9 +194,10 @@ class QuotaScenario(Scenario):
         self._resources.pop(name, None)
 
     def check(self) -> None:
-        for tenant, limit in self.highest.items():
-            if self.told[tenant] > limit:  # asked after every event: the words are made when needed
-                require(False, f"{self.told[tenant]} of {tenant}'s {limit} were granted")
+        for account, told in self.told.items():
+            limit = self.highest[account.partition("@")[0]]
+            if told > limit:  # asked after every event: the words are made when needed
+                require(False, f"{told} of {account}'s {limit} were granted")
 
     def healed(self) -> None:
         self._calm = True
@@ -198,7 +215,7 @@ class QuotaScenario(Scenario):
         assert resource is not None
         try:
             grant = await resource.acquire("plain", 1, wait=4.0)
-            self._tell("plain", 1)
+            self._tell(grant, 1)
             await grant.release()
             self.final[name] = "granted"
         except Refused:
@@ -281,3 +298,30 @@ class LossyQuotaScenario(QuotaScenario):
         known = sum(book.ledger.account(account).endowment for book in self._books().values())
         highest = self.highest[account]
         require(known <= highest, f"the audit finds {known} of {account}'s {highest} units")
+
+
+def short_window_of(window: Window, wall_ns: int) -> tuple[str, int | None]:
+    number = wall_ns // WINDOW_NS
+    return f"{number:012d}", (number + 1) * WINDOW_NS
+
+
+class ShortWindows(QuotaResource):
+    window_of = staticmethod(short_window_of)
+
+
+class WindowedQuotaScenario(QuotaScenario):
+    """Windows of a few seconds: no account is overspent, and those that are long over are forgotten."""
+
+    window: Window = "hour"
+    resource_class = ShortWindows
+
+    def _unspent(self, account: str) -> int:
+        return 0  # which accounts there are depends on whose clock is asked
+
+    def _audit_account(self, account: str) -> None:
+        present, _ = short_window_of(self.window, self.sim.now_ns + WALL_START_NS)
+        oldest = f"{int(present) - WINDOWS_KEPT:012d}"
+        for name, resource in self._resources.items():
+            ledger, mints = resource.courier.book.ledger, resource.courier.mints
+            over = [each for each in [*ledger.accounts, *mints] if is_over(each, oldest)]
+            require(not over, f"{name} still has {', '.join(over)} in window {present}")
