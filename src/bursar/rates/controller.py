@@ -205,9 +205,14 @@ class ControllerBook:
         return server in self._untold or server not in self.views
 
     def _alive(self) -> list[ServerView]:
-        """Those that answered this poll or the one before. Time alone does not tell: where a period
-        ends a poll is left out, and intervals may change."""
-        return [view for view in self.views.values() if view.report.asked_at >= self._polled[0]]
+        """Those heard since the poll before this one (time alone does not tell: where a period ends a
+        poll is left out, and intervals may change), and not by what they said a period ago and more."""
+        since = self._polled[0]
+        return [
+            view
+            for view in self.views.values()
+            if view.heard_at >= since and view.asked_at >= since - self._period_ns
+        ]
 
     def _open(self, now: int) -> Effects:
         self._opens_at = now + self.interval_ns // 4
@@ -255,9 +260,10 @@ class ControllerBook:
         if view is None or not known:
             if view is not None:
                 self._bury(view)
-            view = ServerView(report.server, report.incarnation, report, {})
+            view = ServerView(report.server, report.incarnation, now, report.asked_at, report, {})
             self.views[report.server] = view
-        view.report = report
+        view.report, view.heard_at = report, now
+        view.asked_at = max(view.asked_at, report.asked_at)
         if report.rows is not None:
             self._untold.discard(report.server)
             view.rows = {row.tenant: row for row in report.rows}

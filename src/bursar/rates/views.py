@@ -27,11 +27,14 @@ class ServerView:
 
     bounds   by tenant, the most that the server may still take as its allowance: it rises when a
              grant is sent, and falls only by an acknowledgement
+    heard_at, asked_at   when it was last heard, and the newest poll that it has answered
     rows_at  when the server sent `rows`, by its clock
     """
 
     name: str
     incarnation: int
+    heard_at: int
+    asked_at: int
     report: Report
     rows: dict[str, Row]
     rows_at: int = 0
