@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -10,6 +12,7 @@ import bursar
 from bursar.policy import PoolPolicy
 from bursar.policy import load as load_policy
 from bursar.pools.resource import PoolResource
+from bursar.world import SECOND_NS
 
 POLICY = """
 [daemon]
@@ -99,9 +102,32 @@ async def test_reservations_that_fit_once_others_have_shrunk_are_taken_while_it_
 async def test_a_change_that_does_not_fit_or_needs_a_restart_changes_nothing(tmp_path: Path) -> None:
     async with await bursar.connect(write_policy(tmp_path)) as b:
         with pytest.raises(bursar.Refused, match="aggregate capacity"):
-            await change(b, tmp_path, ("5k/s", "8.5k/s"))
+            await change(
+                b,
+                tmp_path,
+                ("5k/s", "8.5k/s"),
+                ("[resource.records.tenant]", "[resource.records.tenant]\nnew = {{}}"),
+            )
         with pytest.raises(bursar.UsageError, match="period, batch, adaptive_batch changed"):
             await change(b, tmp_path, ('"200ms"', '"300ms"\nbatch = 10'), ("2k/s", "1k/s"))
         for tenant, reservation in (("acme", "5k/s"), ("globex", "2k/s")):
             said = (await b.explain("records", tenant)).sentences[0]
             assert f"reservation of {reservation}" in said
+        records: Any = b.resource("records")
+        assert {name: each.reservation for name, each in records._book.clients.items()} == {
+            "acme": 1000,
+            "globex": 400,
+        }
+
+
+async def test_a_request_that_a_new_limit_will_never_allow_is_refused_at_once(tmp_path: Path) -> None:
+    async with await bursar.connect(write_policy(tmp_path)) as b:
+        records = b.resource("records")
+        for _ in range(3):
+            await records.acquire("globex", 600, wait=5)  # and with it all of a period
+        waiting = asyncio.ensure_future(records._take("globex", 600, 60 * SECOND_NS, None))
+        await asyncio.sleep(0)
+        await change(b, tmp_path, ('"3k/s"', '"2k/s"'))
+        with pytest.raises(bursar.Refused, match="its limit is 400"):
+            async with asyncio.timeout(10):
+                await waiting

@@ -12,6 +12,7 @@ from quota_town import TENANTS, Town
 from bursar.errors import JournalError, Refused, Unknown, UsageError
 from bursar.policy.values import QuotaPolicy, QuotaTenant
 from bursar.quotas import accounts
+from bursar.quotas.layout import read_account
 from bursar.quotas.resource import QuotaResource
 from bursar.quotas.windows import is_over
 from bursar.world import MILLISECOND_NS, SECOND_NS
@@ -288,6 +289,17 @@ def test_new_units_first_go_to_ledgers_that_may_owe_some_of_a_cut() -> None:
     assert accounts.assign(netted, -5, ["d"]) == [("d", -5)]
 
 
+async def test_a_second_node_with_the_same_new_policy_takes_no_top_up_away(town: Town) -> None:
+    one, two = await town.open("a"), await town.open("b")
+    await (await one.acquire("acme", 90, wait=5.0)).release()
+    policy = QuotaPolicy(name="llm", tenants={**TENANTS, "acme": QuotaTenant(limit=200)})
+    await one.reconfigure(policy)
+    await accounts.top_up(town.worlds["a"].store, one.courier.layout, "acme", 50, ["a"])
+    await two.reconfigure(policy)
+    data, _ = await town.worlds["b"].store.get(two.courier.layout.account("acme"))
+    assert accounts.total(read_account(data).mints) == 250
+
+
 async def test_a_top_up_outlasts_a_restart_with_the_same_policy(town: Town) -> None:
     llm = await town.open("a")
     await (await llm.acquire("acme", 90, wait=5.0)).release()
@@ -343,15 +355,47 @@ async def test_windows_that_are_over_are_forgotten_but_for_the_last(town: Town) 
         "acme%402026-12",
     }
     go_to_window(llm, "2026-10")
-    with pytest.raises(
-        UsageError, match=r"the window of acme@2026-10 is over, .* is this node's clock right"
-    ):
+    with pytest.raises(Unknown, match=r"the window of acme@2026-10 is over, .* is this node's clock right"):
         await llm.acquire("acme", 1, wait=1.0)
     await town.close("a")
     llm = await town.open("a", window="month")
     go_to_window(llm, "2026-12")
     with pytest.raises(Refused, match="40 of 100 left"):
         await llm.acquire("acme", 41, wait=5.0)
+
+
+async def test_what_one_root_began_to_forget_the_next_goes_on_with(town: Town) -> None:
+    tenants = {"team:a": QuotaTenant(limit=100)}
+    llm = await town.open("a", window="month", tenants=tenants)
+    for window in ("2026-09", "2026-10"):
+        go_to_window(llm, window)
+        await (await llm.acquire("team:a", 60, wait=5.0)).release()
+    store, layout = town.worlds["a"].store, llm.courier.layout
+    await store.create(layout.warning("team:a@2026-09", 80))
+    await store.set(layout.accounts, b"2026-10")  # and then it died
+    await town.close("a")
+    llm = await town.open("a", window="month", tenants=tenants)
+    go_to_window(llm, "2026-10")
+    assert "team:a@2026-09" not in llm.courier.book.ledger.accounts, "known before anybody can ask"
+    await end_windows(llm)
+    store = town.worlds["a"].store
+    assert await store.children(layout.accounts) == ["team%3Aa%402026-10"]
+    assert await store.children(layout.warnings) == []
+
+
+async def test_a_node_far_behind_its_time_refuses_and_stays_up(town: Town) -> None:
+    llm = await town.open("a", window="month", mode="fast")
+    for window in ("2026-09", "2026-10", "2026-11"):
+        go_to_window(llm, window)
+        await (await llm.acquire("acme", 60, wait=5.0)).release()
+    await end_windows(llm)
+    go_to_window(llm, "2026-09")
+    llm._ready.clear()
+    assert llm.try_acquire("acme", 1) is None
+    with pytest.raises(Unknown, match="is this node's clock right"):
+        await llm.acquire("acme", 1)
+    go_to_window(llm, "2026-11")
+    assert (await llm.acquire("acme", 1, wait=5.0)).amount == 1
 
 
 async def test_a_window_with_an_open_hold_is_not_forgotten(town: Town) -> None:
@@ -393,6 +437,9 @@ async def test_a_window_that_one_node_is_still_in_is_not_forgotten(town: Town) -
         ("acme@2026-W44", "2026-W45", True),
         ("acme", "2026-11", False),
         ("acme@2026-10", "", False),
+        ("joe@163.com", "2026-11", False),
+        ("joe@163.com@2026-10", "2026-11", True),
+        ("acme@2026-10", "2026-11-16T14 2026-11", True),
     ],
 )
 def test_a_window_is_over_if_it_is_before_the_horizon_and_of_its_kind(

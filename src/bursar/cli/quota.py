@@ -171,16 +171,19 @@ def topup(
     from bursar.quotas.layout import Layout
     from bursar.quotas.windows import account_name, window_of
 
-    async def act(world: World, quota: QuotaPolicy) -> tuple[str, int]:
+    async def act(world: World, quota: QuotaPolicy) -> tuple[str, int, dict[str, int]]:
         window, _ = window_of(quota.window, world.clock.wall())
         name = account if "@" in account else account_name(account, window)
-        return name, total(await operations.top_up(world.store, Layout(quota.name), name, amount))
+        mints, asleep = await operations.top_up(world.store, Layout(quota.name), name, amount)
+        return name, total(mints), asleep
 
-    name, limit = _act(policy, resource, act)
+    name, limit, asleep = _act(policy, resource, act)
     if as_json:
-        typer.echo(json.dumps({"account": name, "limit": limit}))
-    else:
-        typer.echo(f"{name}: the limit is {limit:,} now")
+        typer.echo(json.dumps({"account": name, "limit": limit, "asleep": asleep}))
+        return
+    typer.echo(f"{name}: the limit is {limit:,} now")
+    for ledger, units in asleep.items():
+        typer.echo(f"  {units:,} of them are {ledger}'s, which is not up and may owe them for an earlier cut")
 
 
 def _act(policy: Path, resource: str | None, act: Act) -> Any:

@@ -139,7 +139,7 @@ class Engine:
         until = self._clock.now() + wait_ns
         self.book.pending += tokens
         try:
-            while (left_ns := until - self._clock.now()) > 0:
+            while (left_ns := until - self._clock.now()) > 0 and self.book.may_fit(tokens):
                 ceiling = self._words.read(self.book.names.ceiling)
                 if self.take_many(tokens):
                     return True

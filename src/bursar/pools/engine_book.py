@@ -76,6 +76,10 @@ class EngineBook:
         """From the next period on; None: no limit."""
         self._next_limit = AMOUNT_MAX if limit is None else check_amount(f"the limit of {self.tenant}", limit)
 
+    def may_fit(self, tokens: int) -> bool:
+        """Whether so many could be spent at once in this period or the next."""
+        return tokens <= max(self.limit, self._next_limit)
+
     # -- tokens: local, no shared word
 
     def usable(self, now: int) -> int:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 
 from bursar.errors import UsageError
 from bursar.pools.accounts import Accounts, Client
@@ -94,6 +94,15 @@ class MonitorBook:
         admit(reserved, tenant, reservation, self.estimate.value, self.accounts.client_capacity)
         self.names.report(tenant, 0)
         self.clients.setdefault(tenant, Client(0)).reservation = reservation
+        self._set_floor()
+
+    def restore(self, reservations: Mapping[str, int]) -> None:
+        """Undo changes that were not all possible: these are the clients, and this is what they reserve."""
+        for tenant in list(self.clients):
+            if tenant in reservations:
+                self.clients[tenant].reservation = reservations[tenant]
+            else:
+                del self.clients[tenant]
         self._set_floor()
 
     def leave(self, tenant: str) -> None:

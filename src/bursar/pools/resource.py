@@ -108,8 +108,7 @@ class PoolResource(Resource):
             for tenant in sorted(new, key=lambda name: new[name] - old.get(name, 0)):  # room first
                 self._book.join(tenant, new[tenant])
         except Refused:
-            for tenant, client in self._book.clients.items():
-                client.reservation = old.get(tenant, 0)
+            self._book.restore(old)
             raise
         self._policy = policy
         for tenant in policy.tenants:

@@ -14,6 +14,7 @@ from bursar.errors import (
     NodeExistsError,
     NodeMissingError,
     SessionExpiredError,
+    StoreError,
     StoreUnknownError,
     UsageError,
     VersionError,
@@ -28,11 +29,15 @@ from bursar.quotas.layout import (
     split_evenly,
     write_account,
 )
-from bursar.quotas.windows import is_over
+from bursar.quotas.windows import add_horizon, is_over
 from bursar.resource import AMOUNT_MAX
 from bursar.world import MILLISECOND_NS, Check, Create, Store, World
 
 RETRY_NS = 50 * MILLISECOND_NS
+
+
+class WindowOverError(StoreError):
+    """The account is of a window that every node has left behind."""
 
 
 async def open_account(
@@ -41,17 +46,17 @@ async def open_account(
     """The account's mints; the first to ask for it makes them, spread over `ledgers`."""
     path = layout.account(account)
     while True:
+        horizons, stat = await store.get(layout.accounts)
+        if is_over(account, horizons.decode()):
+            raise WindowOverError(
+                f"the window of {account} is over, kept is what begins with {horizons.decode()}: "
+                "is this node's clock right?"
+            )
         try:
             data, _ = await store.get(path)
             return read_account(data).mints
         except NodeMissingError:
-            horizon, stat = await store.get(layout.accounts)
-        if is_over(account, horizon.decode()):
-            raise UsageError(
-                f"the window of {account} is over, {horizon.decode()} is the oldest that is kept: "
-                "is this node's clock right?"
-            )
-        mints = split_evenly(limit, ledgers)
+            mints = split_evenly(limit, ledgers)
         made = Create(path, write_account(AccountRecord(limit, mints)))
         try:
             await store.transact([Check(layout.accounts, stat.version), made])
@@ -60,18 +65,24 @@ async def open_account(
             await store.sync()  # somebody else was faster
 
 
+async def read_horizons(store: Store, layout: Layout) -> str:
+    data, _ = await store.get(layout.accounts)
+    return data.decode()
+
+
 async def forget(store: Store, layout: Layout, horizon: str) -> None:
-    """Accounts of windows before the horizon are over: delete them, and let nobody open them again."""
+    """Accounts of windows before the horizon are over: delete them, and let nobody open them again.
+    With an empty one: go on with what was begun."""
     data, stat = await store.get(layout.accounts)
-    known = data.decode()
-    if len(known) != len(horizon) or known < horizon:
-        await store.set(layout.accounts, horizon.encode(), stat.version)
-    else:
-        horizon = known
-    for folder in (layout.accounts, layout.warnings):
-        for node in await store.children(folder):
-            if is_over(read_name(node).partition(WARNING_MARK)[0], horizon):
-                await _delete(store, f"{folder}/{node}")
+    horizons = add_horizon(data.decode(), horizon)
+    if horizons != data.decode():
+        await store.set(layout.accounts, horizons.encode(), stat.version)
+    for node in await store.children(layout.accounts):
+        if is_over(read_name(node), horizons):
+            await _delete(store, f"{layout.accounts}/{node}")
+    for node in await store.children(layout.warnings):
+        if is_over(read_name(node.rpartition(WARNING_MARK)[0]), horizons):
+            await _delete(store, f"{layout.warnings}/{node}")
 
 
 async def _delete(store: Store, path: str) -> None:
@@ -82,13 +93,16 @@ async def _delete(store: Store, path: str) -> None:
 
 
 async def change_limit(store: Store, layout: Layout, account: str, limit: int, live: Sequence[str]) -> Mints:
-    """The policy says `limit` now: bring the account's total to it, at ledgers that are up."""
+    """The policy says `limit` now: bring the account's total to it, at ledgers that are up. Where that
+    was done before (by another node), what was topped up since stays."""
 
     def change(record: AccountRecord) -> int:
+        if record.limit == limit:
+            return 0
         record.limit = limit
         return limit - total(record.mints)
 
-    return await _change(store, layout, account, live, change)
+    return (await _change(store, layout, account, live, change))[0]
 
 
 async def find_changed(store: Store, layout: Layout, limits: Mapping[str, int]) -> list[tuple[str, int]]:
@@ -97,38 +111,45 @@ async def find_changed(store: Store, layout: Layout, limits: Mapping[str, int]) 
     opened = map(read_name, await store.children(layout.accounts))
     changed = []
     for account in sorted(limits.keys() & set(opened)):
-        data, _ = await store.get(layout.account(account))
+        try:
+            data, _ = await store.get(layout.account(account))
+        except NodeMissingError:
+            continue  # its window is over
         was = read_account(data).limit
         if was != limits[account]:
             changed.append((account, was))
     return changed
 
 
-async def top_up(store: Store, layout: Layout, account: str, amount: int, live: Sequence[str]) -> Mints:
-    """Add `amount` units (negative: take them out), at ledgers that are up. Not to be repeated after
-    StoreUnknownError without reading the account."""
+async def top_up(
+    store: Store, layout: Layout, account: str, amount: int, live: Sequence[str]
+) -> tuple[Mints, Mints]:
+    """Add `amount` units (negative: take them out), at ledgers that are up; all mints, and those added.
+    Not to be repeated after StoreUnknownError without reading the account."""
     return await _change(store, layout, account, live, lambda record: max(amount, -total(record.mints)))
 
 
 async def _change(
     store: Store, layout: Layout, account: str, live: Sequence[str], change: Callable[[AccountRecord], int]
-) -> Mints:
-    """Add what `change` says to the account; it may change the record too. One compare-and-set."""
+) -> tuple[Mints, Mints]:
+    """Add what `change` says to the account; it may change the record too. One compare-and-set. All
+    mints, and those added."""
     while True:
         data, stat = await store.get(layout.account(account))
         record = read_account(data)
         amount = change(record)
         if total(record.mints) + amount > AMOUNT_MAX:
             raise UsageError(f"{account} has {total(record.mints)} units: {amount} more would pass 2^63 - 1")
-        record.mints += assign(record.mints, amount, live)
+        added = assign(record.mints, amount, live)
+        record.mints += added
         changed = write_account(record)
         if changed == data:
-            return record.mints
+            return record.mints, added
         try:
             await store.set(layout.account(account), changed, stat.version)
         except VersionError:
             continue
-        return record.mints
+        return record.mints, added
 
 
 def assign(mints: Mints, amount: int, live: Sequence[str]) -> Mints:
@@ -155,8 +176,8 @@ def total(mints: Mints) -> int:
 
 
 class AccountWatcher:
-    """Tells `minted(account, mints)` of every account, and of every change to one; and `ended(horizon)`
-    when accounts of windows before it were forgotten."""
+    """Tells `minted(account, mints)` of every account, and of every change to one; and `ended(horizons)`
+    of the windows before which accounts were forgotten."""
 
     def __init__(
         self,
@@ -178,14 +199,13 @@ class AccountWatcher:
         )
 
     async def _look_at_all(self) -> bool:
-        data, _ = await self._world.store.get(self._layout.accounts)
-        horizon = data.decode()
-        for account in [account for account in self._looked if is_over(account, horizon)]:
-            del self._looked[account]
+        horizons = await read_horizons(self._world.store, self._layout)
+        for account in [account for account in {**self._looked, **self._known} if is_over(account, horizons)]:
+            self._looked.pop(account, None)
             self._known.pop(account, None)
-        self._ended(horizon)
+        self._ended(horizons)
         for account in map(read_name, await self._world.store.children(self._layout.accounts)):
-            if account not in self._looked and not is_over(account, horizon):
+            if account not in self._looked and not is_over(account, horizons):
                 self._looked[account] = None
                 path = self._layout.account(account)
                 self._world.spawn(self._follow(path, self._look_at(account)), f"{path}.watch")

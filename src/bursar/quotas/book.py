@@ -29,7 +29,7 @@ from bursar.quotas.ledger import Account, Hold, Ledger
 from bursar.quotas.messages import Busy, Collect, Credit, Note, Offer, Share
 from bursar.quotas.round import Round
 from bursar.quotas.rules import BURSAR, Rules
-from bursar.quotas.windows import is_over
+from bursar.quotas.windows import add_horizon, is_over
 from bursar.world import Message
 
 WAVE_BITS = 32
@@ -98,7 +98,7 @@ class NodeBook:
         self._effects: Effects = []
         self._deferred: deque[tuple[int, tuple[Any, ...]]] = deque()
         self._timers: list[tuple[int, str, str, str]] = []
-        self._horizon = ""
+        self._horizons = ""
 
     @property
     def identity(self) -> str:
@@ -164,17 +164,17 @@ class NodeBook:
         self.defer(now, "_learn_mints", name, len(mints), sum(amount for _, amount in mints), owners)
         return self._flush()
 
-    def forget(self, now: int, horizon: str) -> Effects:
-        """Accounts of windows before the horizon are over. Those with open holds stay until the next
-        call; nothing that is said about the others is listened to any more."""
-        if horizon and (len(horizon) != len(self._horizon) or horizon > self._horizon):
-            self._horizon = horizon
+    def forget(self, now: int, horizons: str) -> Effects:
+        """Accounts of windows before the horizons are over: nothing that is said about them is listened
+        to any more. Those with open holds stay until the next call."""
+        self._horizons = add_horizon(self._horizons, horizons)
+        if self._horizons:
             self.defer(now, "_forget_accounts")
         return self._flush()
 
     def is_over(self, name: str) -> bool:
         """Whether the account is of a window that was forgotten."""
-        return is_over(name, self._horizon)
+        return is_over(name, self._horizons)
 
     def _forget_accounts(self, now: int) -> None:
         for name in [name for name in self.ledger.accounts if self.is_over(name)]:

@@ -65,9 +65,11 @@ class QuotaCourier:
         self.book = self.book_class(identity, self.book.rules, block=self.book.block)
         self.book.replay(records)
         await self.persist(self._check_generation)
+        horizons = await self.persist(lambda: accounts.read_horizons(self.world.store, self.layout))
         self.perform(self.book.open(self.world.clock.now(), self.book.ledger.generation + 1))
         await self._journal.sync()
         self.perform(self.book.synced(self.world.clock.now(), self._lines))
+        self._forget(horizons)
         await self.persist(self._tell_generation)
         self._begin()
 
@@ -222,9 +224,9 @@ class QuotaCourier:
         self.mints[account] = mints
         self.perform(self.book.mint(self.world.clock.now(), account, mints))
 
-    def _forget(self, horizon: str) -> None:
-        """Accounts of windows before the horizon are over."""
-        self.perform(self.book.forget(self.world.clock.now(), horizon))
+    def _forget(self, horizons: str) -> None:
+        """Accounts of windows before the horizons are over."""
+        self.perform(self.book.forget(self.world.clock.now(), horizons))
         for account in [account for account in self.mints if self.book.is_over(account)]:
             del self.mints[account]
 

@@ -4,7 +4,7 @@
 /quotas/RESOURCE/fenced/LEDGER        written off until its own ledger comes back
 /quotas/RESOURCE/live/LEDGER:NUMBER   ephemeral: its node is up; a lower number is senior
 /quotas/RESOURCE/slots/LEDGER/N       ephemeral: the ledger that has LEDGER for a parent
-/quotas/RESOURCE/accounts             the horizon: accounts of windows before it are forgotten
+/quotas/RESOURCE/accounts             the horizons: accounts of windows before them are forgotten
 /quotas/RESOURCE/accounts/ACCOUNT     an AccountRecord: where its units come from
 /quotas/RESOURCE/warnings/ACCOUNT:N   that N percent was reached has been told
 """

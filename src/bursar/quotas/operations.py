@@ -48,8 +48,9 @@ async def fence(store: Store, layout: Layout, node: str) -> list[str]:
     return done
 
 
-async def top_up(store: Store, layout: Layout, account: str, amount: int) -> Mints:
-    """Add units to an account (negative: take out what is unspent), at a node that is up."""
+async def top_up(store: Store, layout: Layout, account: str, amount: int) -> tuple[Mints, dict[str, int]]:
+    """Add units to an account (negative: take out what is unspent), at nodes that are up. Its mints, and
+    what had to go to ledgers that are not up: to make up for a cut that they may still owe."""
     if not -AMOUNT_MAX <= amount <= AMOUNT_MAX or amount == 0:
         raise UsageError(f"the amount must be a whole number other than 0 within 2^63, not {amount}")
     await store.sync()
@@ -62,4 +63,5 @@ async def top_up(store: Store, layout: Layout, account: str, amount: int) -> Min
     ledgers = await _read_live(store, layout)
     if not ledgers:
         raise UsageError("no node of this quota is up: start one, it takes the units in")
-    return await accounts.top_up(store, layout, account, amount, ledgers)
+    mints, added = await accounts.top_up(store, layout, account, amount, ledgers)
+    return mints, {ledger: units for ledger, units in added if ledger not in ledgers}

@@ -99,7 +99,12 @@ class QuotaResource(Resource):
         self.watch.warnings = policy.warnings
         self._chains.clear()
         self._ready.clear()
-        for tenant, terms in policy.tenants.items():
+        if policy.hold_expiry_ns != old.hold_expiry_ns:
+            self._renew_holds()
+        await self.courier.persist(lambda: self._change_limits(old))
+
+    async def _change_limits(self, old: QuotaPolicy) -> None:
+        for tenant, terms in self._policy.tenants.items():
             if tenant not in old.tenants or old.tenants[tenant].limit != terms.limit:
                 await self.set_limit(tenant, terms.limit)
 
@@ -243,18 +248,23 @@ class QuotaResource(Resource):
 
     async def _open_in_time(self, tenant: str, deadline: int) -> None:
         while not all(account in self.courier.mints for account in self._chain(tenant)):
+            why: object = "its window is just ending"
             try:
                 await self._open_accounts(tenant)
             except StoreError as error:
-                if self._world.clock.now() >= deadline:
-                    raise self._unknown(f"the account of {tenant} could not be opened: {error}") from error
-                await self._world.clock.sleep(10 * MILLISECOND_NS)
+                why = error
+            else:
+                if all(account in self.courier.mints for account in self._chain(tenant)):
+                    return
+            if self._world.clock.now() >= deadline:
+                raise self._unknown(f"the account of {tenant} could not be opened: {why}")
+            await self._world.clock.sleep(10 * MILLISECOND_NS)
 
     def _unknown(self, why: str) -> Unknown:
         return Unknown(why, fallback=self._policy.without_bursar.mode)
 
     def _refusal(self, refusal: Refusal) -> Refused:
-        limit = accounts.total(self.courier.mints[refusal.account])
+        limit = accounts.total(self.courier.mints.get(refusal.account, []))
         ends_ns = None if self._window_end is None else max(0, self._window_end - self._world.clock.wall())
         return Refused(
             f"{refusal.account}: {refusal.asked} asked for, {refusal.left} of {limit} left",
@@ -286,7 +296,8 @@ class QuotaResource(Resource):
             raise UsageError(f"settled {grant.used} on a hold of {hold.amount}: {hold.amount} were charged")
 
     def _renew_holds(self) -> None:
-        """Holds of an earlier life: nobody knows since when, so their time begins anew."""
+        """Holds of an earlier life, of which nobody knows since when, or of another expiry: their time
+        begins anew."""
         for hold in self.courier.book.ledger.holds.values():
             hold.expires_at = self._world.clock.now() + self._policy.hold_expiry_ns
 

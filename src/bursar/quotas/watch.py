@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from bursar.errors import NodeExistsError, StoreError, VersionError
+from bursar.errors import NodeExistsError, StoreError
 from bursar.quotas import accounts, survey
 from bursar.quotas.courier import QuotaCourier
 from bursar.quotas.survey import Total
@@ -33,6 +33,7 @@ class Watch:
         self._courier = courier
         self._window = window
         self._present: str | None = None
+        self._ending: str | None = ""  # what an earlier root may have begun
         self.warnings = warnings
         self._warned: dict[tuple[str, int], None] = {}
         self._began_at: int | None = None
@@ -78,17 +79,20 @@ class Watch:
 
     async def _end_windows(self) -> None:
         """Forget accounts of windows that are over at every node, but for the last before."""
-        if not self._present or not self._courier.book.members:
-            return
-        horizon = find_horizon(self.totals, self._present)
-        over = [total for account, total in self.totals.items() if is_over(account, horizon)]
-        if not over or any(total.held for total in over):
+        if self._present and self._courier.book.members:
+            horizon = find_horizon(self.totals, self._present)
+            over = [total for account, total in self.totals.items() if is_over(account, horizon)]
+            if over and not any(total.held for total in over):
+                self._ending = horizon
+        if self._ending is None:
             return
         try:
-            await accounts.forget(self._world.store, self._courier.layout, horizon)
-        except (StoreError, VersionError):
-            return  # the next survey tries again
-        self._world.trace("quota.forgotten", horizon=horizon, accounts=len(over))
+            await accounts.forget(self._world.store, self._courier.layout, self._ending)
+        except StoreError:
+            return  # after the next survey it is tried again
+        self._world.trace("quota.forgotten", horizon=self._ending)
+        kept = {key: None for key in self._warned if not is_over(key[0], self._ending)}
+        self._warned, self._ending = kept, None
 
     async def _warn(self, account: str, total: Total) -> None:
         for percent in self.warnings:

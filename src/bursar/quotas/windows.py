@@ -5,12 +5,13 @@ the neighbouring window for as long; neither window's account can be overspent b
 
 Accounts of windows that are over everywhere are forgotten, but for the last one's. The names of one
 kind of window sort by time and have one length, which no other kind's have; the oldest that is kept is
-the *horizon*, in the store. No account before it is ever opened again, so a wrong clock can at worst
+that kind's *horizon*, in the store. No account before it is opened again, so a wrong clock can at worst
 make a node refuse.
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable
 from datetime import UTC, datetime, timedelta
 from typing import Literal
@@ -50,19 +51,32 @@ def _month(now: datetime) -> tuple[str, datetime]:
     return begin.strftime("%Y-%m"), (begin + timedelta(days=32)).replace(day=1)
 
 
+_NAMED = re.compile(r"@(\d{4}-(?:W\d\d|\d\d(?:-\d\d(?:T\d\d)?)?))$")
+
 _WINDOWS = {"hour": _hour, "day": _day, "week": _week, "month": _month}
 
 
-def is_over(account: str, horizon: str) -> bool:
-    """Whether the account is of a window that was forgotten."""
-    window = account.rpartition("@")[2] if "@" in account else ""
-    return len(window) == len(horizon) and window < horizon
+def is_over(account: str, horizons: str) -> bool:
+    """Whether the account is of a window that was forgotten: before the horizon of its kind."""
+    window = _find_window(account)
+    return any(len(window) == len(horizon) and window < horizon for horizon in horizons.split())
+
+
+def _find_window(account: str) -> str:
+    """ "" for an account without one: tenants' names may have a "@" too."""
+    found = _NAMED.search(account)
+    return found[1] if found else ""
 
 
 def find_horizon(accounts: Iterable[str], present: str) -> str:
     """The window before the present one of which there are accounts, or else the present one."""
-    windows = {account.rpartition("@")[2] for account in accounts if is_over(account, present)}
-    return max(windows, default=present)
+    return max((_find_window(account) for account in accounts if is_over(account, present)), default=present)
+
+
+def add_horizon(horizons: str, more: str) -> str:
+    """The latest of each kind of window."""
+    latest = {len(horizon): horizon for horizon in sorted([*horizons.split(), *more.split()])}
+    return " ".join(latest.values())
 
 
 def account_name(tenant: str, window: str) -> str:

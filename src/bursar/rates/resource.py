@@ -116,6 +116,7 @@ class RateResource(Resource):
                     server.book.scheduler.set_weight(index, tenant.weight)
         for server in self._servers.values():
             server.without_bursar = policy.without_bursar
+            server.pump()
         self._book.reconfigure(terms_of(policy))
         self._place.tenant_servers = servers_of(policy)
         self._policy = policy

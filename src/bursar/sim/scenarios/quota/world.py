@@ -16,7 +16,7 @@ from bursar.quotas.layout import Layout, Mints
 from bursar.quotas.ledger import Hold
 from bursar.quotas.resource import QuotaResource
 from bursar.quotas.rules import BURSAR, Rules
-from bursar.quotas.windows import Window, is_over
+from bursar.quotas.windows import Window, is_over, window_of
 from bursar.resource import Grant
 from bursar.sim.clock import WALL_START_NS
 from bursar.sim.scenario import Boot, Scenario, require
@@ -27,6 +27,7 @@ NODES = ("a", "b", "c", "d")
 LOSES = 0.3
 """How often a node that crashed has lost its disk (`LossyQuotaScenario`)."""
 
+HOUR_NS = 3600 * SECOND_NS
 WINDOW_NS = 3 * SECOND_NS
 WINDOWS_KEPT = 4
 """The present, the last, and two in which nobody asked for anything."""
@@ -301,8 +302,10 @@ class LossyQuotaScenario(QuotaScenario):
 
 
 def short_window_of(window: Window, wall_ns: int) -> tuple[str, int | None]:
-    number = wall_ns // WINDOW_NS
-    return f"{number:012d}", (number + 1) * WINDOW_NS
+    """As if each were an hour."""
+    number = (wall_ns - WALL_START_NS) // WINDOW_NS
+    name, _ = window_of("hour", WALL_START_NS + number * HOUR_NS)
+    return name, WALL_START_NS + (number + 1) * WINDOW_NS
 
 
 class ShortWindows(QuotaResource):
@@ -319,8 +322,9 @@ class WindowedQuotaScenario(QuotaScenario):
         return 0  # which accounts there are depends on whose clock is asked
 
     def _audit_account(self, account: str) -> None:
-        present, _ = short_window_of(self.window, self.sim.now_ns + WALL_START_NS)
-        oldest = f"{int(present) - WINDOWS_KEPT:012d}"
+        now_ns = WALL_START_NS + self.sim.now_ns
+        present, _ = short_window_of(self.window, now_ns)
+        oldest, _ = short_window_of(self.window, now_ns - WINDOWS_KEPT * WINDOW_NS)
         for name, resource in self._resources.items():
             ledger, mints = resource.courier.book.ledger, resource.courier.mints
             over = [each for each in [*ledger.accounts, *mints] if is_over(each, oldest)]
