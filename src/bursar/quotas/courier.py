@@ -65,7 +65,7 @@ class QuotaCourier:
         self.book = self.book_class(identity, self.book.rules, block=self.book.block)
         self.book.replay(records)
         await self.persist(self._check_generation)
-        horizons = await self.persist(lambda: accounts.read_horizons(self.world.store, self.layout))
+        horizons = await self.persist(self._read_horizons)
         self.perform(self.book.open(self.world.clock.now(), self.book.ledger.generation + 1))
         await self._journal.sync()
         self.perform(self.book.synced(self.world.clock.now(), self._lines))
@@ -141,6 +141,11 @@ class QuotaCourier:
                 f"{ledger.generation}, the newest was {int(data)}: restore that one, or "
                 f"`bursar quota fence {ledger.identity}` and start without one"
             )
+
+    async def _read_horizons(self) -> str:
+        """The newest: what is over must be known before anybody asks."""
+        await self.world.store.sync()
+        return await accounts.read_horizons(self.world.store, self.layout)
 
     async def _tell_generation(self) -> None:
         """From now on every older copy is refused; and if this ledger was written off, it is back."""
