@@ -248,6 +248,7 @@ class QuotaCourier:
 
     async def set_limit(self, account: str, limit: int) -> None:
         """What the policy says now, for every node; this one knows at once."""
+        await self.world.store.sync()  # a session that lags behind may not see what is there
         await self.open_account(account, limit)
         live = [self.book.identity, *await self.tree.live()]
         mints = await accounts.change_limit(self.world.store, self.layout, account, limit, live)
