@@ -63,7 +63,7 @@ def test_a_budget_is_shown_topped_up_cut_and_a_lost_node_written_off(tmp_path: P
             with pytest.raises(bursar.Refused):
                 b.resource("llm").acquire("acme", 5, wait=5).take()
             topped = invoke("quota", "topup", "acme", "40", "--policy", policy, "--json")
-            assert json.loads(topped.stdout) == {"account": "acme", "limit": 140}
+            assert json.loads(topped.stdout) == {"account": "acme", "limit": 140, "asleep": {}}
             cut = invoke("quota", "topup", "acme", "-10", "--policy", policy)
             assert cut.stdout == "acme: the limit is 130 now\n"
             over = invoke("quota", "topup", "acme", str(2**63 - 1), "--policy", policy)
