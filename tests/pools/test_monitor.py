@@ -161,3 +161,18 @@ def test_a_reservation_above_the_capacity_is_refused_when_joining() -> None:
     assert book.clients == {}
     with pytest.raises(UsageError, match="too short"):
         MonitorBook("p", FixedCapacity(100), period_ns=MILLISECOND_NS)
+
+
+def test_what_did_not_fit_leaves_clients_and_the_floor_of_the_estimate_as_they_were() -> None:
+    estimate = AdaptiveCapacity(1000)
+    book = MonitorBook("pool", estimate, period_ns=SECOND_NS)
+    for tenant, reservation in (("a", 600), ("b", 300)):
+        book.join(tenant, reservation)
+    before = {name: client.reservation for name, client in book.clients.items()}
+    book.join("a", 100)
+    book.join("new", 200)
+    with pytest.raises(Refused):
+        book.join("b", 800)
+    book.restore(before)
+    assert {name: client.reservation for name, client in book.clients.items()} == before
+    assert estimate.floor == 900

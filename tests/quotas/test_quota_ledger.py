@@ -202,3 +202,10 @@ def test_a_cut_takes_what_is_unspent_now_and_later() -> None:
     ledger.settle(hold, 4)
     ledger.synced(ledger.written)
     assert (account.unspent, account.spent, account.debt, account.endowment) == (1, 4, 0, 5)
+
+
+def test_a_cut_whose_payment_a_crash_forgot_is_paid_before_anything_else() -> None:
+    disk = Disk("a", 10)
+    disk.ledger.mint(ACCOUNT, 2, -4)
+    disk.crash(kept_more=1)  # the cut was written, that it was paid was not
+    assert (disk.account.unspent, disk.account.debt) == (6, 0)

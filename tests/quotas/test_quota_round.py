@@ -7,7 +7,7 @@ from typing import Any
 
 from bursar.book import Effects, Record, Send
 from bursar.quotas.book import NodeBook, Refusal
-from bursar.quotas.messages import Collect, Offer
+from bursar.quotas.messages import Collect, Offer, Share
 
 ACCOUNT = "acme"
 NOW = 1_000_000
@@ -167,3 +167,27 @@ def test_a_root_that_is_alone_survives_a_cut_below_what_was_used() -> None:
     assert (account.unspent, account.debt) == (0, 5)
     office.perform("a", office.books["a"].mint(NOW, ACCOUNT, [("a", 10), ("a", -6), ("a", 7)]))
     assert (account.unspent, account.debt) == (2, 0), "new units pay for the cut first"
+
+
+def test_that_nothing_is_left_is_not_final_while_units_may_come_late_from_a_fenced_ledger() -> None:
+    office = Office({"a": 1, "b": 0})
+
+    def arrive(*units: tuple[int, int]) -> None:
+        share = Share(ACCOUNT, "gone", "b", units, 0, offer=0, lifetime_ns=0, scarce=False)
+        office.perform("b", office.books["b"].receive(NOW, "gone", share))
+
+    arrive((1, 5))
+    for name, place in (("a", (None, ["b"])), ("b", ("a", []))):
+        office.perform(name, office.books[name].join(NOW, *place, ["a", "b"], ["gone"]))
+    assert office.outcome("b", office.ask("b", 5)) == 5
+    [hold] = office.books["b"].ledger.holds.values()
+    office.perform("b", office.books["b"].settle(NOW, hold, 5))
+    refused = office.ask("a", 2)
+    office.deliver_all()
+    assert office.outcome("a", refused) == Refusal(ACCOUNT, left=1, asked=2)
+    arrive((1, 5), (2, 4))  # sent before its disk was lost
+    book = office.books["a"]
+    number, effects = book.request(NOW + book.rules.memory_ns, "t", (ACCOUNT,), 2)
+    office.perform("a", effects)
+    office.deliver_all()
+    assert office.outcome("a", number) == 2

@@ -101,12 +101,7 @@ class QuotaResource(Resource):
         self._ready.clear()
         if policy.hold_expiry_ns != old.hold_expiry_ns:
             self._renew_holds()
-        await self.courier.persist(lambda: self._change_limits(old))
-
-    async def _change_limits(self, old: QuotaPolicy) -> None:
-        for tenant, terms in self._policy.tenants.items():
-            if tenant not in old.tenants or old.tenants[tenant].limit != terms.limit:
-                await self.set_limit(tenant, terms.limit)
+        await self.courier.persist(self._catch_up)
 
     async def set_limit(self, tenant: str, limit: int) -> None:
         """Top up or cut the tenant's account of this window, for every node. A cut takes what is
@@ -114,7 +109,8 @@ class QuotaResource(Resource):
         await self.courier.set_limit(account_name(tenant, self._window), limit)
 
     async def _catch_up(self) -> None:
-        """Limits that were changed in the policy while no node ran."""
+        """Carry out limits that the policy gives otherwise than when they were last carried out. (Accounts
+        that nobody has used yet are opened with the policy's.)"""
         store, layout = self._world.store, self.courier.layout
         tenants = {account_name(tenant, self._window): tenant for tenant in self._policy.tenants}
         limits = {account: self._policy.tenants[tenant].limit for account, tenant in tenants.items()}
@@ -247,18 +243,19 @@ class QuotaResource(Resource):
         return outcome
 
     async def _open_in_time(self, tenant: str, deadline: int) -> None:
-        while not all(account in self.courier.mints for account in self._chain(tenant)):
+        while not self._is_open(tenant):
             why: object = "its window is just ending"
             try:
                 await self._open_accounts(tenant)
             except StoreError as error:
                 why = error
-            else:
-                if all(account in self.courier.mints for account in self._chain(tenant)):
-                    return
-            if self._world.clock.now() >= deadline:
-                raise self._unknown(f"the account of {tenant} could not be opened: {why}")
-            await self._world.clock.sleep(10 * MILLISECOND_NS)
+            if not self._is_open(tenant):
+                if self._world.clock.now() >= deadline:
+                    raise self._unknown(f"the account of {tenant} could not be opened: {why}")
+                await self._world.clock.sleep(10 * MILLISECOND_NS)
+
+    def _is_open(self, tenant: str) -> bool:
+        return all(account in self.courier.mints for account in self._chain(tenant))
 
     def _unknown(self, why: str) -> Unknown:
         return Unknown(why, fallback=self._policy.without_bursar.mode)

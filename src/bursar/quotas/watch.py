@@ -58,11 +58,11 @@ class Watch:
         self._began_at = self._world.clock.now()
         book = self._courier.book
         reports = await survey.collect(self._world, self._topic, book, self._window())
-        members = (book.members or frozenset()) | book.fenced
-        everybody = (book.members or frozenset()) <= set(reports)
+        members = book.members or frozenset()
+        everybody = members <= reports.keys()
         self._present = min(report.window for report in reports.values()) if everybody else None
         self.totals = {
-            account: survey.add_up(account, accounts.total(mints), reports, members)
+            account: survey.add_up(account, accounts.total(mints), reports, members | book.fenced)
             for account, mints in self._courier.mints.items()
         }
         self.surveys += 1

@@ -158,7 +158,7 @@ class TimedPlacement:
         ended_at = self._clock.now()
         assert self.book is not None, "told before it leads"
         epoch = self.book.state.epoch
-        recent = [view for view in picture.servers if view.report.sent_at > began_at - self._recent_ns]
+        recent = [view for view in picture.servers if view.heard_at > began_at - self._recent_ns]
         opens = picture.period != self._period
         if opens:
             self._period = picture.period
