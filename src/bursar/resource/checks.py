@@ -1,0 +1,49 @@
+"""What is asked of the front door is checked once, here, before anybody decides anything."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+
+import msgspec
+
+from bursar.errors import UsageError
+from bursar.world import NAME_MAX_BYTES, SECOND_NS
+
+AMOUNT_MAX = 2**63 - 1
+WAIT_MAX_S = 86_400.0
+
+
+def check_name(what: str, name: object) -> None:
+    """Refuse a name that could not stand in a file, a path or a metric."""
+    if not isinstance(name, str) or not name:
+        raise UsageError(f"{what} must be a non-empty string, not {name!r}")
+    if len(name.encode("utf-8", "surrogatepass")) > NAME_MAX_BYTES:
+        raise UsageError(f"{what} is longer than {NAME_MAX_BYTES} bytes: {name[:40]!r}...")
+    if not name.isprintable():
+        raise UsageError(f"{what} has characters that cannot be printed: {name[:40]!r}")
+
+
+def check_amount(amount: object) -> None:
+    if not isinstance(amount, int) or isinstance(amount, bool) or not 1 <= amount <= AMOUNT_MAX:
+        raise UsageError(f"amount must be a whole number from 1 to 2^63 - 1, not {amount!r}")
+
+
+def check_wait(wait: float) -> int:
+    """The wait in nanoseconds."""
+    if not isinstance(wait, int | float) or not 0 <= wait <= WAIT_MAX_S:
+        raise UsageError(f"wait is a number of seconds from 0 to {WAIT_MAX_S:.0f}, not {wait!r}")
+    return int(wait * SECOND_NS)
+
+
+def check_used(used: object) -> int:
+    if not isinstance(used, int) or isinstance(used, bool) or not 0 <= used <= AMOUNT_MAX:
+        raise UsageError(f"settle takes a whole number from 0 to 2^63 - 1, not {used!r}")
+    return used
+
+
+def check_change(old: msgspec.Struct, new: msgspec.Struct, live: Collection[str]) -> None:
+    """Refuse a changed policy if anything but the `live` fields differs: nothing in it is ignored."""
+    fields = [name for name in old.__struct_fields__ if name not in live]
+    changed = [name.removesuffix("_ns") for name in fields if getattr(old, name) != getattr(new, name)]
+    if changed:
+        raise UsageError(f"{', '.join(changed)} changed, which needs a restart of the daemon")

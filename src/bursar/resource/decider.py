@@ -1,0 +1,125 @@
+"""What a kind offers the front door: it decides, takes back, explains and counts. Nothing else.
+
+The door (`bursar.resource.door`) does what is the same for every kind: checking, lots, waiting and
+its deadlines, shadow, fallback, cancelling, counting. So a kind's part is synchronous: it is handed
+tickets, answers each once, now or later, and can be told to stop trying.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Mapping
+from typing import Any, Protocol
+
+import msgspec
+
+from bursar.errors import Refused, Unknown
+from bursar.resource.tickets import Granted, Ticket
+
+
+class Offers(msgspec.Struct, frozen=True, kw_only=True):
+    """What a kind can do beyond granting tokens. Asking for what it cannot is a UsageError.
+
+    keys      `key=` makes two acquisitions one
+    names     it grants names (`claim`), not a number of tokens
+    settles   a grant has a durable id, and may be settled from anywhere until it expires
+    lots      tokens may be handed out ahead of use, so `try_acquire` has something to take
+    refunds   work that failed before it said what it used has used nothing
+    """
+
+    keys: bool = False
+    names: bool = False
+    settles: bool = False
+    lots: bool = False
+    refunds: bool = False
+
+
+class Seen(msgspec.Struct, frozen=True):
+    """What a holder of lots saw since it last said: all in tokens. `arrived` were spent from lots,
+    `refused` were turned away at the holder itself, both of which are demand."""
+
+    arrived: int = 0
+    refused: int = 0
+
+
+class Explanation(msgspec.Struct, frozen=True, kw_only=True):
+    """Why a tenant gets what it gets: the answer to `bursar why RESOURCE TENANT`.
+
+    `sentences` are for people, in the order in which the decision is made; `figures` are the
+    numbers they rest on, by name, for programs."""
+
+    resource: str
+    kind: str
+    tenant: str
+    sentences: tuple[str, ...]
+    figures: Mapping[str, int | float | str | bool | None] = {}
+
+
+Verb = Callable[..., Awaitable[Any]]
+"""What else a kind does (top up, fence, submit a task): plain values in and out, so that it can be
+asked for over the wire too."""
+
+
+class Decider(Protocol):
+    """The kind's part of a resource."""
+
+    kind: str
+    name: str
+    offers: Offers
+    verbs: Mapping[str, Verb]
+
+    async def start(self) -> None:
+        """Begin to decide. Called once."""
+
+    async def stop(self) -> None:
+        """Stop deciding and let go of what is held, within a second."""
+
+    async def reconfigure(self, policy: Any) -> None:
+        """Take a changed policy; raises UsageError for what cannot change while it runs."""
+
+    def is_ready(self) -> bool:
+        """Whether an acquire now would be decided (granted or refused, not Unknown)."""
+
+    def most(self, ticket: Ticket) -> int | None:
+        """The most tokens that one request of the tenant could ever be granted; None: any number."""
+
+    def decide(self, ticket: Ticket) -> None:
+        """Answer it now if that can be done at once; otherwise keep it, and answer it when it can be.
+        With `ticket.ahead`, by the rules of lots: up to so many more, and only if nobody waits."""
+
+    def patience_ns(self, ticket: Ticket) -> int:
+        """How long deciding may take beyond what the caller waits, at most a quarter of a second: a
+        pause of the kind's own, which no caller need know of. 0 where it is decided at once."""
+
+    def withdraw(self, ticket: Ticket) -> Refused | Unknown | None:
+        """Nobody waits any more. Returns why it was not granted, if that is known now; then the
+        ticket is forgotten and must not be answered. None: it is being decided elsewhere, and will be
+        answered all the same (the door gives back what comes too late)."""
+
+    def take_back(self, tenant: str, granted: Granted, unused: int) -> None:
+        """So many of its tokens (of the request or of its lot) were not used. The book takes them
+        back within their period or interval, undoing count, pace and capacity; later it is nothing."""
+
+    def finish(self, granted: Granted) -> Awaitable[None] | None:
+        """The work is over: whatever place it took is free, once what is returned is done. For a
+        claim: its names are released. Never called for a grant that came from a lot."""
+
+    def observe(self, tenant: str, granted: Granted | None, seen: Seen) -> None:
+        """What a holder of a lot saw: demand is estimated from this, never from lots. `granted` is
+        the one that brought the lot."""
+
+    def explain(self, tenant: str) -> Explanation: ...
+
+    def statistics(self) -> msgspec.Struct:
+        """A frozen snapshot; each of its fields says whether it is a counter, a gauge or a label
+        (`bursar.resource.statistics`)."""
+
+
+class Settler(Protocol):
+    """The further part of a kind whose `offers.settles` is true."""
+
+    async def settle(self, id: str, used: int | None) -> None:
+        """End the grant of that id: `used` of it were used (None: all of it). Settling again with
+        the same number does nothing. Raises UsageError (another number, expired, not known), or
+        Unknown if it cannot be learnt now: then settle again later."""
+
+

@@ -1,0 +1,139 @@
+"""A request on its way to its answer."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from bursar.errors import BursarError
+
+
+class Granted:
+    """A decision for a request, as the kind made it.
+
+    amount     tokens charged for the request itself
+    period     the period they were charged to, where the kind has periods; else 0
+    ahead      further tokens charged, for requests to come: a lot, good until `until`
+    until      this node's clock, when the lot ends
+    id         a name for it that outlives this process, where it can be settled later; else ""
+    fence      for a claim: the phase of each name
+    fallback   None, or what the kind did because nobody answered it
+    replayed   the key was used before: this is that acquisition, and `used` what was used of it
+    limit, remaining, reset_ns   where the tenant stands after it, for people and RateLimit fields
+    data       the kind's own
+    """
+
+    __slots__ = (
+        "ahead",
+        "amount",
+        "data",
+        "fallback",
+        "fence",
+        "id",
+        "limit",
+        "period",
+        "remaining",
+        "replayed",
+        "reset_ns",
+        "until",
+        "used",
+    )
+
+    def __init__(
+        self,
+        amount: int,
+        *,
+        period: int = 0,
+        ahead: int = 0,
+        until: int = 0,
+        id: str = "",
+        fence: Mapping[str, int] | None = None,
+        fallback: str | None = None,
+        replayed: bool = False,
+        used: int | None = None,
+        limit: int | None = None,
+        remaining: int | None = None,
+        reset_ns: int | None = None,
+        data: Any = None,
+    ) -> None:
+        self.amount = amount
+        self.period = period
+        self.ahead = ahead
+        self.until = until
+        self.id = id
+        self.fence = fence
+        self.fallback = fallback
+        self.replayed = replayed
+        self.used = used
+        self.limit = limit
+        self.remaining = remaining
+        self.reset_ns = reset_ns
+        self.data = data
+
+
+Answer = Granted | BursarError
+"""An error is `Refused`, `Unknown` or `UsageError`."""
+
+
+class Ticket:
+    """One request: what is asked, and its answer, given once.
+
+    ahead    how many tokens the caller would take for requests to come; 0 for none
+    held_by  whose lot that would be: one holder of a tenant has one lot at a time
+    place    where it waits: the deciding kind's own
+    """
+
+    __slots__ = (
+        "_future",
+        "ahead",
+        "amount",
+        "answer",
+        "heard",
+        "held_by",
+        "key",
+        "names",
+        "place",
+        "priority",
+        "tenant",
+    )
+
+    def __init__(
+        self,
+        tenant: str,
+        amount: int,
+        *,
+        key: str | None = None,
+        names: tuple[str, ...] = (),
+        priority: int = 0,
+        ahead: int = 0,
+        held_by: str = "",
+    ) -> None:
+        self.tenant = tenant
+        self.amount = amount
+        self.key = key
+        self.names = names
+        self.priority = priority
+        self.ahead = ahead
+        self.held_by = held_by
+        self.place: Any = None
+        self.answer: Answer | None = None
+        self.heard: Callable[[Ticket], None] | None = None
+        self._future: asyncio.Future[None] | None = None
+
+    def give(self, answer: Answer) -> None:
+        """The answer, once. Whoever waits for it goes on."""
+        assert self.answer is None, "a request is answered once"
+        self.answer = answer
+        if self._future is not None and not self._future.done():
+            self._future.set_result(None)
+        if self.heard is not None:
+            self.heard(self)
+
+    async def wait(self) -> Answer:
+        """The answer, when there is one."""
+        if self.answer is None:
+            self._future = asyncio.get_running_loop().create_future()
+            await self._future
+        assert self.answer is not None
+        return self.answer
