@@ -40,6 +40,11 @@ def labelled(name: str) -> msgspec.Meta:
     return msgspec.Meta(extra={"metric": "labelled", "label": name})
 
 
+def histogram(what: str, unit: str = "") -> msgspec.Meta:
+    """A `Waited`: how often, by how long."""
+    return msgspec.Meta(description=what, extra={"metric": "histogram", "unit": unit})
+
+
 def listed(what: str) -> msgspec.Meta:
     """For people only: no metric is made of it."""
     return msgspec.Meta(description=what, extra={"metric": "none"})
@@ -101,5 +106,5 @@ class Statistics(msgspec.Struct, frozen=True, kw_only=True):
     waiting: Annotated[int, gauge("requests that wait")]
     ahead: Annotated[int, gauge("tokens out in lots, charged and not known to be spent")]
     tenants: Annotated[Mapping[str, Tally], labelled("tenant")]
-    waited: Annotated[Waited, msgspec.Meta(description="how long requests waited", extra={"metric": "histogram"})]
+    waited: Annotated[Waited, histogram("how long requests waited", "seconds")]
     part: Any
