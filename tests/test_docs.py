@@ -20,7 +20,7 @@ import pytest
 
 from bursar.cli import COMMANDS
 from bursar.cli.version import LABELS
-from bursar.integrations.processes import find_free_port
+from bursar.demo.ports import find_free_port
 
 ROOT = Path(__file__).parent.parent
 PAGES = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/*.md")])

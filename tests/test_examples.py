@@ -14,7 +14,8 @@ from pathlib import Path
 
 import pytest
 
-from bursar.integrations.processes import await_port, find_free_port
+from bursar.demo.ports import find_free_port
+from bursar_lab.processes import await_port
 
 EXAMPLES = Path(__file__).parent.parent / "examples"
 TIMEOUT_S = 90

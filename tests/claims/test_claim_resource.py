@@ -11,7 +11,6 @@ from typing import Any
 
 import pytest
 
-from bursar.benchmarks.zookeeper_server import ZookeeperServers
 from bursar.claims.app import Functions
 from bursar.claims.fences import Guard, StaleFence, check_header, make_fence, read_header, write_header
 from bursar.claims.guards import FileGuard, SqlGuard
@@ -23,6 +22,7 @@ from bursar.errors import FormatError, Refused, UsageError
 from bursar.policy import ClaimPolicy, ClaimTenant
 from bursar.runtime.world import LiveWorld, open_world
 from bursar.world import SECOND_NS
+from bursar_lab.zookeeper_server import ZookeeperServers
 
 numbers = itertools.count()
 

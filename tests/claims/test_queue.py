@@ -7,8 +7,8 @@ import pytest
 from bursar.claims import queue as queues
 from bursar.claims.queue import Order, Queue, conflict_order, release_order
 from bursar.claims.requirements import Mode, Requirements, conflicts, parse
-from bursar.experiments.claims.simulation import run_fifo_locks, run_lock_server, run_queue
-from bursar.experiments.claims.workloads import Job, draw_hierarchy, draw_rectangles
+from bursar_lab.experiments.claims.simulation import run_fifo_locks, run_lock_server, run_queue
+from bursar_lab.experiments.claims.workloads import Job, draw_hierarchy, draw_rectangles
 
 
 def grant_all(queue: Queue, needs: dict[str, Requirements]) -> list[str]:

@@ -18,7 +18,7 @@ import pytest
 
 import bursar
 from bursar.dashboard.views.parts import write
-from bursar.integrations.processes import find_free_port
+from bursar.demo.ports import find_free_port
 
 from .browser import Tab, browse
 

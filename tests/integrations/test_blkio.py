@@ -13,7 +13,6 @@ from pathlib import Path
 import pytest
 
 from bursar.errors import BursarError, FormatError, UsageError
-from bursar.experiments.shares import kernel as experiment
 from bursar.integrations.blkio.enforcer import QUIET_INTERVALS, GroupEnforcer
 from bursar.integrations.blkio.groups import (
     BlkioV1,
@@ -31,6 +30,7 @@ from bursar.shares.handout import Handout, Line, TenantTerms
 from bursar.shares.target import Target
 from bursar.units import Rate
 from bursar.world import MILLISECOND_NS
+from bursar_lab.experiments.shares import kernel as experiment
 
 MIB = 1024 * 1024
 

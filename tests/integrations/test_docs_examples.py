@@ -19,9 +19,10 @@ import yaml
 from starlette.testclient import TestClient
 
 from bursar.cli import main
-from bursar.experiments.envoy.load import Load
-from bursar.experiments.envoy.processes import Bursar, find_envoy
-from bursar.integrations.processes import Process, find_free_port
+from bursar.demo.ports import find_free_port
+from bursar_lab.experiments.envoy.load import Load
+from bursar_lab.experiments.envoy.processes import Bursar, find_envoy
+from bursar_lab.processes import Process
 
 DOCS = Path(__file__).parents[2] / "docs"
 

@@ -16,12 +16,13 @@ import pytest
 from envoy.service.ratelimit.v3 import rls_pb2, rls_pb2_grpc
 
 import bursar
-from bursar.experiments.envoy.load import Load
-from bursar.experiments.envoy.processes import find_envoy, make_bootstrap
+from bursar.demo.ports import find_free_port
 from bursar.integrations.envoy.config import CLUSTER, make_cluster
 from bursar.integrations.envoy.decisions import AT_ONCE_MAX, DESCRIPTORS_MAX, DecisionServer
-from bursar.integrations.processes import Process, find_free_port
 from bursar.policy import parse
+from bursar_lab.experiments.envoy.load import Load
+from bursar_lab.experiments.envoy.processes import find_envoy, make_bootstrap
+from bursar_lab.processes import Process
 
 POLICY = """
 [resource.api]

@@ -11,15 +11,15 @@ import grpc
 import pytest
 from envoy.service.rate_limit_quota.v3 import rlqs_pb2, rlqs_pb2_grpc
 
+from bursar.demo.ports import find_free_port
 from bursar.errors import UsageError
-from bursar.experiments.envoy.load import Load
-from bursar.experiments.envoy.processes import Bursar, start_envoy
 from bursar.integrations.envoy.fleet import ABANDON, ALLOW_ALL
 from bursar.integrations.envoy.server import EnvoyServer
 from bursar.integrations.envoy.settings import Settings
 from bursar.integrations.envoy.wire import write_orders
-from bursar.integrations.processes import find_free_port
 from bursar.policy import Policy, RatePolicy, parse
+from bursar_lab.experiments.envoy.load import Load
+from bursar_lab.experiments.envoy.processes import Bursar, start_envoy
 
 POLICY = """
 [resource.api]

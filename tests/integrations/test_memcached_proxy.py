@@ -14,6 +14,7 @@ from typing import Any
 
 import pytest
 
+from bursar.demo.ports import find_free_port
 from bursar.errors import FormatError, Refused, Unknown, UsageError
 from bursar.integrations.memcached_proxy import Proxy, by_prefix
 from bursar.integrations.memcached_proxy.commands import (
@@ -27,7 +28,6 @@ from bursar.integrations.memcached_proxy.commands import (
     ReplyReader,
     Request,
 )
-from bursar.integrations.processes import find_free_port
 from bursar.resource import Explanation, Grant, Resource
 
 # --- commands and replies, without I/O ----------------------------------------------------------

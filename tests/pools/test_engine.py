@@ -8,7 +8,6 @@ from typing import Any
 import pytest
 
 from bursar.errors import NoAnswerError, UsageError
-from bursar.experiments.pools.node import PlainWords, VirtualClock
 from bursar.pools.capacity import FixedCapacity
 from bursar.pools.engine import Engine
 from bursar.pools.engine_book import EngineBook
@@ -16,6 +15,7 @@ from bursar.pools.layout import AMOUNT_MAX, Names, pack, pack_report, unpack, un
 from bursar.pools.monitor import Monitor
 from bursar.pools.monitor_book import MonitorBook
 from bursar.world import MILLISECOND_NS, SECOND_NS
+from bursar_lab.experiments.pools.node import PlainWords, VirtualClock
 
 
 class Small:

@@ -11,10 +11,10 @@ from dataclasses import dataclass
 import numpy as np
 from scipy.sparse import csr_array
 
-from bursar.experiments.instances import Instance, draw_instance
-from bursar.experiments.maxflow import solve_with_ortools
 from bursar.rates.allocation import Allocation, allocate
-from bursar.rates.reference import allocate_as_written
+from bursar_lab.experiments.instances import Instance, draw_instance
+from bursar_lab.experiments.maxflow import solve_with_ortools
+from bursar_lab.experiments.reference import allocate_as_written
 
 LARGEST = 2**53
 

@@ -8,9 +8,9 @@ import pytest
 from scipy.sparse import coo_array, csr_array, csr_matrix
 
 from bursar.errors import UsageError
-from bursar.experiments.instances import Instance, draw_instance
 from bursar.rates.allocation import allocate
-from bursar.rates.reference import split_in_proportion
+from bursar_lab.experiments.instances import Instance, draw_instance
+from bursar_lab.experiments.reference import split_in_proportion
 
 SEEDS = range(2000)
 SOME_SEEDS = range(0, 2000, 25)

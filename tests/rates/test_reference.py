@@ -6,10 +6,10 @@ import allocation_cases as cases
 import numpy as np
 import pytest
 
-from bursar.experiments.instances import draw_instance
-from bursar.experiments.maxflow import solve_with_ortools, solve_with_scipy
 from bursar.rates.allocation import allocate
-from bursar.rates.reference import Shifter, allocate_as_written, split_in_proportion
+from bursar_lab.experiments.instances import draw_instance
+from bursar_lab.experiments.maxflow import solve_with_ortools, solve_with_scipy
+from bursar_lab.experiments.reference import Shifter, allocate_as_written, split_in_proportion
 
 HUNDREDS = np.array([100, 100, 100])
 TABLE_1 = np.array([[150, 50], [50, 50]])

@@ -13,13 +13,13 @@ from typing import Any
 import pytest
 
 from bursar.errors import BursarError, FormatError, NoAnswerError, UsageError
-from bursar.integrations.processes import run_redis
 from bursar.runtime.redis_words import RedisWords
 from bursar.runtime.words import SharedWords
 from bursar.sim.clock import DriftingClock
 from bursar.sim.loop import Life, VirtualLoop
 from bursar.sim.words import Memory, SimWords
 from bursar.world import MILLISECOND_NS, WORD_MAX
+from bursar_lab.processes import run_redis
 
 PROCESSES = 4
 ADDITIONS = {"shared": 1_000_000, "redis": 2_000}

@@ -9,11 +9,11 @@ from pathlib import Path
 import pytest
 
 from bursar.errors import CrashedError, JournalError, NetworkError, UsageError
-from bursar.leases.book import HolderBook, OwnerBook
-from bursar.leases.courier import HolderNode, OwnerNode
 from bursar.runtime.clock import BootClock
 from bursar.runtime.world import open_world
 from bursar.world import MILLISECOND_NS
+from bursar_lab.leases.book import HolderBook, OwnerBook
+from bursar_lab.leases.courier import HolderNode, OwnerNode
 
 
 async def test_each_life_has_a_larger_incarnation(tmp_path: Path) -> None:

@@ -30,7 +30,7 @@ def test_every_command_of_the_page_works(command: str) -> None:
 
 def test_the_lines_of_history_on_the_page_are_those_of_the_seed() -> None:
     shown = PAGE.read_text().split("```text\n")[1].split("```")[0].splitlines()
-    history = (PAGE.parents[1] / "tests" / "golden" / "lease_seed_7.txt").read_text().splitlines()
+    history = (PAGE.parents[1] / "tests" / "lab" / "leases" / "seed_7.txt").read_text().splitlines()
     assert [line for line in shown if line not in history] == []
 
 

@@ -9,7 +9,6 @@ from urllib.parse import urlsplit
 
 import pytest
 
-from bursar.benchmarks.zookeeper_server import ZookeeperServers
 from bursar.errors import (
     BursarError,
     FormatError,
@@ -24,6 +23,7 @@ from bursar.stores import open_store, zookeeper_wire
 from bursar.stores.zookeeper import ZookeeperStore, read_address
 from bursar.stores.zookeeper_link import Link
 from bursar.world import SECOND_NS, Create, Set, Store
+from bursar_lab.zookeeper_server import ZookeeperServers
 
 from .contract import StoreContract, soon, until_gone
 

@@ -8,11 +8,11 @@ from pathlib import Path
 
 import pytest
 
-from bursar.benchmarks.zookeeper_server import ZookeeperServers
 from bursar.errors import StoreError, UsageError
 from bursar.runtime.clock import BootClock
 from bursar.stores import open_store
 from bursar.world import SECOND_NS, Create, Set, Store
+from bursar_lab.zookeeper_server import ZookeeperServers
 
 pytestmark = [pytest.mark.needs("zookeeper"), pytest.mark.needs("openssl")]
 

@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from bursar.benchmarks.zookeeper_server import ZookeeperServers
 from bursar.claims.guards import SqlGuard
+from bursar_lab.zookeeper_server import ZookeeperServers
 
 pytestmark = pytest.mark.needs("zookeeper")
 

@@ -14,10 +14,10 @@ from types import ModuleType
 
 import pytest
 
-from bursar.benchmarks.zookeeper_server import ZookeeperServers
 from bursar.claims.model import Task
 from bursar.claims.resource import ClaimResource
 from bursar.runtime.client import Bursar
+from bursar_lab.zookeeper_server import ZookeeperServers
 
 numbers = itertools.count()
 APP = """

@@ -35,18 +35,19 @@ COMMANDS = (
     "schema",
     "sim",
     "profile",
-    "experiment",
-    "bench",
     "envoy",
     "memcached_proxy",
 )
 """The order in which `bursar --help` lists them."""
 
+LAB_COMMANDS = ("experiment", "bench")
+"""They follow where the lab is installed: it comes with the source, not with the wheel."""
 
-def main(arguments: Sequence[str] | None = None) -> None:
+
+def main(arguments: Sequence[str] | None = None, commands: Sequence[str] | None = None) -> None:
     """Run one command and exit with its code."""
     try:
-        make_app()(args=arguments, prog_name="bursar")
+        make_app(commands)(args=arguments, prog_name="bursar")
     except (PolicyError, UsageError) as error:
         _leave(error, MISUSED)
     except BursarError as error:
@@ -55,7 +56,13 @@ def main(arguments: Sequence[str] | None = None) -> None:
         _leave(explain_missing(error), FAILED)
 
 
-def make_app() -> typer.Typer:
+def list_commands() -> tuple[str, ...]:
+    """Those of this installation."""
+    return COMMANDS + (LAB_COMMANDS if find_spec("bursar_lab") else ())
+
+
+def make_app(commands: Sequence[str] | None = None) -> typer.Typer:
+    """With these commands; without a choice, with all there are."""
     app = typer.Typer(
         name="bursar",
         help="Grants shares of whatever many tenants contend for: rates, bandwidth, budgets, named things.",
@@ -65,9 +72,9 @@ def make_app() -> typer.Typer:
         pretty_exceptions_enable=False,
     )
     app.callback(invoke_without_command=True)(_start)
-    for name in COMMANDS:
-        if find_spec(f"bursar.cli.{name}"):
-            import_module(f"bursar.cli.{name}").register(app)
+    for name in list_commands() if commands is None else commands:
+        package = "bursar_lab" if name in LAB_COMMANDS else "bursar"
+        import_module(f"{package}.cli.{name}").register(app)
     return app
 
 

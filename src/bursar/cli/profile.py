@@ -35,10 +35,11 @@ def profile(
         raise UsageError(
             f"--clients is 1 to {CLIENTS_MAX}, --seconds {SECONDS_MIN} to {SECONDS_MAX} (sigma needs seconds)"
         )
-    from bursar.experiments.pools.place import measure_profile, open_place
+    from bursar.profile.measures import measure_profile
+    from bursar.profile.processes import open_processes
 
-    with open_place() as place:
-        found = measure_profile(place, seconds, many=not single, clients=clients)
+    with open_processes() as processes:
+        found = measure_profile(processes, seconds, many=not single, clients=clients)
     # A client alone on an idle machine may outdo its share of a busy one, never the whole node.
     client = min(found.client, found.capacity)
     policy = {"capacity": f"{found.capacity:.0f}/s", "client_capacity": f"{client:.0f}/s"}

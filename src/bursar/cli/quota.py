@@ -97,7 +97,7 @@ async def _wait_for_survey(b: Any, resource: str) -> Mapping[str, Any]:
 
 
 def _print(found: Mapping[str, Any]) -> None:
-    from bursar.cli.findings import print_findings
+    from bursar.cli.tables import print_rows
 
     rows: list[dict[str, Any]] = []
     for account, total in found["whole"].items():
@@ -117,7 +117,7 @@ def _print(found: Mapping[str, Any]) -> None:
             parts = {field: line[field] for field in FIELDS}
             rows.append({"account": "", "ledger": ledger, **parts, "a second": round(line["rate"], 1)})
     if rows:
-        print_findings({"table": rows})
+        print_rows(rows)
     else:
         typer.echo(f"nothing was acquired from {found['resource']} yet")
 

@@ -45,7 +45,7 @@ def sim(
     One seed is one history, byte for byte. A campaign stops at the first seed that fails and prints
     the command that replays it.
 
-    Examples: bursar sim lease --seed 7; bursar sim lease --seeds 1000; bursar sim lease --search
+    Examples: bursar sim rate --seed 7; bursar sim rate --seeds 1000; bursar sim quota --search
     """
     if name is None:
         list_scenarios()

@@ -57,11 +57,11 @@ def simulate(
     chosen = _choose(load(policy), resource)
     assumed = read_assumed(assume)
 
-    from bursar.experiments.simulate.demand import draw_flows, read_flows
-    from bursar.experiments.simulate.outcome import simulate as run
-    from bursar.experiments.simulate.outcome import simulate_one_more
-    from bursar.experiments.simulate.report import tell, write_report
-    from bursar.experiments.simulate.simulation import read_terms
+    from bursar.simulate.demand import draw_flows, read_flows
+    from bursar.simulate.outcome import simulate as run
+    from bursar.simulate.outcome import simulate_one_more
+    from bursar.simulate.report import tell, write_report
+    from bursar.simulate.simulation import read_terms
 
     terms = read_terms(chosen, assumed)
     flows = read_flows(demand, chosen) if demand else draw_flows(chosen, mix, multiple, seed)

@@ -13,8 +13,8 @@ from typing import Any
 
 import msgspec
 
+from bursar.demo.ports import find_free_port
 from bursar.errors import BursarError
-from bursar.integrations.processes import find_free_port
 from bursar.policy import Policy, build
 from bursar.policy.values import ResourcePolicy
 from bursar.resource import Resource

@@ -2,7 +2,7 @@
 
 Each target is alone: nothing here talks to another one. Where the tokens are spent is an
 `Enforcer`'s business: a filter of bursar's own (`bursar.shares.resource`,
-`bursar.integrations.storage`), the kernel's I/O controller (`bursar.integrations.blkio`), or
+`bursar_lab.storage`), the kernel's I/O controller (`bursar.integrations.blkio`), or
 Lustre's (`bursar.integrations.lustre`).
 """
 

@@ -18,7 +18,7 @@ life.
 What one node does depends on that node alone, so each of its steps is made once and remembered:
 states of the world are many, states of a node are few.
 
-To search a protocol, derive from `SmallWorld`: see `sim.scenarios.lease`.
+To search a protocol, derive from `SmallWorld`: see `bursar_lab.scenarios.lease`.
 """
 
 from __future__ import annotations

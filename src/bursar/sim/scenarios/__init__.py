@@ -1,4 +1,5 @@
-"""The scenarios, one module each, found by name and imported when asked for.
+"""The scenarios, one module each, found by name and imported when asked for: those here, and those of
+the lab where it is installed.
 
 A module says `SCENARIO = TheScenario`, and `SMALL_WORLD = TheSmallWorld` if it can be searched.
 A scenario from elsewhere is named by its place: "package.module:TheScenario".
@@ -8,6 +9,7 @@ from __future__ import annotations
 
 import importlib
 import pkgutil
+from importlib.util import find_spec
 from typing import Any
 
 from bursar.errors import UsageError
@@ -16,10 +18,22 @@ from bursar.sim.scenario import Scenario
 from bursar.sim.search import SmallWorld
 from bursar.sim.simulation import Run, Simulation
 
+LAB = "bursar_lab"
+
 
 def scenario_names() -> list[str]:
     """Every scenario that comes with bursar."""
-    return sorted(module.name for module in pkgutil.iter_modules(__path__))
+    return sorted(_find_modules())
+
+
+def _find_modules() -> dict[str, str]:
+    """Where each scenario is, by its name."""
+    packages = [__name__, *([f"{LAB}.scenarios"] if find_spec(LAB) else [])]
+    return {
+        module.name: f"{package}.{module.name}"
+        for package in packages
+        for module in pkgutil.iter_modules(importlib.import_module(package).__path__)
+    }
 
 
 def make_scenario(name: str) -> Scenario:
@@ -47,10 +61,11 @@ def run_seed(name: str, seed: int, *, faults: Faults | None = None, keep: int | 
 
 def _find(name: str, attribute: str) -> Any:
     place, colon, given = name.partition(":")
-    if not colon and name not in scenario_names():
-        raise UsageError(f"there is no scenario {name!r}: choose from {', '.join(scenario_names())}")
+    modules = _find_modules()
+    if not colon and name not in modules:
+        raise UsageError(f"there is no scenario {name!r}: choose from {', '.join(sorted(modules))}")
     try:
-        module = importlib.import_module(place if colon else f"{__name__}.{name}")
+        module = importlib.import_module(place if colon else modules[name])
     except ModuleNotFoundError as error:
         raise UsageError(f"{name}: {error}: write it as package.module:TheScenario") from error
     if not hasattr(module, given or attribute):

@@ -1,5 +1,0 @@
-"""Real Envoys under a load that moves: `bursar experiment envoy-fleet`."""
-
-from bursar.experiments.envoy.fleet import fleet
-
-__all__ = ["fleet"]

@@ -1,6 +1,0 @@
-"""What would my tenants get? One period of a policy, request by request.
-
-`demand` says who asks for what, where and when: given as CSV or drawn. `simulation` serves it
-with the allocation and the scheduler of the live servers, through the kernels of the rate
-experiments. `outcome` says what came of it, `report` shows it.
-"""

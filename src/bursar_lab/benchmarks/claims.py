@@ -1,0 +1,138 @@
+"""Grants a second on a real ZooKeeper: bursar's claims beside kazoo's locks, in one run.
+
+The same work for both: so many workers, each of which takes its own set of names exclusively and
+gives it back, again and again. bursar takes a set in one transaction; kazoo's `Lock` (and the write
+lock of its `ReadLock`/`WriteLock`) is taken name by name in order, as lock servers are used, and a
+set that is not complete at the end counts for the part that is. Rounds of both follow each other on
+the same servers. Workers of one instance share its session.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+import time
+from collections.abc import Callable
+from typing import Any
+
+from bursar.claims.courier import Instance, new_task
+from bursar.claims.requirements import parse
+from bursar.runtime.world import open_world
+from bursar.world import SECOND_NS
+from bursar_lab.zookeeper_server import ZookeeperServers
+
+WORKERS = 8
+"""Claims in flight of one instance, and threads of one kazoo client."""
+
+RATIO_MIN = 5.0
+RESOURCES_OF_TARGET = 10
+
+
+def run(quick: bool) -> dict[str, Any]:
+    """`bursar bench claims`."""
+    seconds = 1.5 if quick else 5.0
+    rows: list[dict[str, Any]] = []
+    for count in (1, 3):
+        with ZookeeperServers(count) as servers:
+            for resources in (1, 10) if quick else (1, 10, 100):
+                for instances in (1, 3) if quick else (1, 3, 5):
+                    rows.append(_compare(servers, resources, instances, seconds))
+    ratios = [row["over Lock"] or 0.0 for row in rows if row["resources"] == RESOURCES_OF_TARGET]
+    return {"table": rows, "ratio_at_10_resources": min(ratios), "ok": min(ratios) >= RATIO_MIN}
+
+
+def _compare(servers: ZookeeperServers, resources: int, instances: int, seconds: float) -> dict[str, Any]:
+    ours = asyncio.run(_run_bursar(servers, resources, instances, seconds))
+    lock = _run_kazoo(servers, resources, instances, seconds, lambda client, path: client.Lock(path))
+    write = _run_kazoo(servers, resources, instances, seconds, lambda client, path: client.WriteLock(path))
+    return {
+        "servers": servers.count,
+        "resources": resources,
+        "instances": instances,
+        "bursar/s": ours,
+        "kazoo Lock/s": lock,
+        "kazoo WriteLock/s": write,
+        "over Lock": ours / lock if lock else None,
+    }
+
+
+async def _run_bursar(servers: ZookeeperServers, resources: int, instances: int, seconds: float) -> float:
+    worlds = [
+        await open_world(f"bench-{number}", store=servers.url("/bursar")) for number in range(instances)
+    ]
+    started = []
+    for world in worlds:
+        instance = Instance(world, "bench")
+        await instance.start()
+        started.append(instance)
+    deadline = time.monotonic() + seconds
+    counts = await asyncio.gather(
+        *(
+            _claim(instance, f"{number}-{worker}", resources, deadline)
+            for number, instance in enumerate(started)
+            for worker in range(WORKERS)
+        )
+    )
+    elapsed = time.monotonic() - deadline + seconds
+    for instance, world in zip(started, worlds, strict=True):
+        await instance.stop()
+        await world.close()
+    return sum(counts) / elapsed
+
+
+async def _claim(instance: Instance, worker: str, resources: int, deadline: float) -> int:
+    needs = parse([f"{resources}-{worker}-{number}:E" for number in range(resources)])
+    done = 0
+    while time.monotonic() < deadline:
+        task = new_task(
+            id=f"c{resources}-{worker}-{done}-{time.monotonic_ns()}",
+            tenant="bench",
+            needs=needs,
+            submitted=time.time_ns(),
+            is_claim=True,
+        )
+        held = await instance.claim(task, 60 * SECOND_NS)
+        await instance.release(held.id)
+        done += 1
+    return done
+
+
+def _run_kazoo(
+    servers: ZookeeperServers,
+    resources: int,
+    instances: int,
+    seconds: float,
+    make: Callable[[Any, str], Any],
+) -> float:
+    from kazoo.client import KazooClient
+
+    clients = [KazooClient(hosts=servers.hosts, timeout=30) for _ in range(instances)]
+    for client in clients:
+        client.start()
+    deadline = time.monotonic() + seconds
+    counts: list[float] = []
+
+    def take(client: Any, worker: str) -> None:
+        locks = [make(client, f"/kazoo/{resources}-{worker}-{number}") for number in range(resources)]
+        taken = 0
+        while time.monotonic() < deadline:
+            for lock in locks:
+                lock.acquire()
+                taken += time.monotonic() < deadline
+            for lock in reversed(locks):
+                lock.release()
+        counts.append(taken / resources)
+
+    threads = [
+        threading.Thread(target=take, args=(client, f"{number}-{worker}"))
+        for number, client in enumerate(clients)
+        for worker in range(WORKERS)
+    ]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    for client in clients:
+        client.stop()
+        client.close()
+    return sum(counts) / seconds

@@ -1,0 +1,1 @@
+"""The lab's commands; `bursar.cli` registers them where the lab is installed."""

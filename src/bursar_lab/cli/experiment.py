@@ -1,0 +1,104 @@
+"""`bursar experiment NAME`: a paper's experiment, run again."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from bursar.cli.exits import EXIT_CODES
+from bursar.errors import UsageError
+
+EXPERIMENTS = {
+    "claims-rectangular": "bursar_lab.experiments.claims:rectangular",
+    "claims-hierarchical": "bursar_lab.experiments.claims:hierarchical",
+    "claims-availability": "bursar_lab.experiments.claims:availability",
+    "claims-scalability": "bursar_lab.experiments.claims:scalability",
+    "envoy-fleet": "bursar_lab.experiments.envoy:fleet",
+    "fuzz-envoy": "bursar_lab.experiments.fuzzing:envoy",
+    "fuzz-memcached": "bursar_lab.experiments.fuzzing:memcached",
+    "pools-1a": "bursar_lab.experiments.pools.simulated:one_a",
+    "pools-1b": "bursar_lab.experiments.pools.simulated:one_b",
+    "pools-1c": "bursar_lab.experiments.pools.simulated:one_c",
+    "pools-2a": "bursar_lab.experiments.pools.simulated:two_a",
+    "pools-2b": "bursar_lab.experiments.pools.simulated:two_b",
+    "pools-2c": "bursar_lab.experiments.pools.simulated:two_c",
+    "pools-3": "bursar_lab.experiments.pools.simulated:three",
+    "pools-4": "bursar_lab.experiments.pools.simulated:four",
+    "pools-live-1": "bursar_lab.experiments.pools.live:one",
+    "pools-live-2a": "bursar_lab.experiments.pools.behind_card:two_a",
+    "pools-live-2b": "bursar_lab.experiments.pools.behind_card:two_b",
+    "pools-live-3": "bursar_lab.experiments.pools.behind_card:three",
+    "pools-live-4": "bursar_lab.experiments.pools.behind_card:four",
+    "pools-live-cost": "bursar_lab.experiments.pools.live:cost",
+    "pools-live-kill": "bursar_lab.experiments.pools.live:kill",
+    "pools-live-processors": "bursar_lab.experiments.pools.live:processors",
+    "quotas-cost": "bursar_lab.experiments.quotas:cost",
+    "quotas-live": "bursar_lab.experiments.quotas:live",
+    "quotas-remaining": "bursar_lab.experiments.quotas:remaining",
+    "quotas-response": "bursar_lab.experiments.quotas:response",
+    "quotas-scale": "bursar_lab.experiments.quotas:scale",
+    "quotas-sizes": "bursar_lab.experiments.quotas:sizes",
+    "rates-1": "bursar_lab.experiments.rates.qos:one",
+    "rates-2": "bursar_lab.experiments.rates.qos:two",
+    "rates-3": "bursar_lab.experiments.rates_live:three",
+    "rates-4": "bursar_lab.experiments.rates_live:four",
+    "rates-4-many": "bursar_lab.experiments.rates_live:four_many",
+    "rates-5": "bursar_lab.experiments.rates_live:five",
+    "rates-failover": "bursar_lab.experiments.rates_live:failover",
+    "rates-interval": "bursar_lab.experiments.rates_live:intervals",
+    "rates-parallel": "bursar_lab.experiments.rates.controller:parallel",
+    "rates-approximation": "bursar_lab.experiments.rates.controller:approximation",
+    "rates-bqueue": "bursar_lab.experiments.rates.controller:bqueue",
+    "shares-allocation": "bursar_lab.experiments.shares:allocation",
+    "shares-redistribution": "bursar_lab.experiments.shares:redistribution",
+    "shares-recompensation": "bursar_lab.experiments.shares:recompensation",
+    "shares-overhead": "bursar_lab.benchmarks.shares:overhead",
+    "shares-frequency": "bursar_lab.experiments.shares:frequency",
+    "shares-blkio": "bursar_lab.experiments.shares:blkio",
+}
+"""Name -> "module:function", called as function(out: Path, quick: bool) -> dict (see `findings`).
+The function writes its figures into `out`; the dict it returns is written beside them here."""
+
+
+def register(app: typer.Typer) -> None:
+    app.command(epilog=EXIT_CODES)(experiment)
+
+
+def experiment(
+    name: Annotated[
+        str, typer.Argument(metavar="NAME", help=f"One of {', '.join(EXPERIMENTS)}.", show_default=False)
+    ],
+    quick: Annotated[bool, typer.Option("--quick", help="Small sizes, to see it run.")] = False,
+    out: Annotated[Path, typer.Option("--out", help="Where figures and NAME.json go.")] = Path("results"),
+    as_json: Annotated[bool, typer.Option("--json", help="Print the numbers as JSON.")] = False,
+) -> None:
+    """Run a paper's experiment again.
+
+    Figures as PNG and numbers as JSON in the --out directory, a table beside the paper's here.
+
+    Example: bursar experiment rates-1 --quick --out results
+    """
+    from bursar_lab.cli.findings import find_function, leave_if_not_ok, print_findings
+
+    run = find_function(name, EXPERIMENTS, "experiment")
+    make_folder(out)
+    findings = run(out, quick)
+    text = json.dumps(findings, indent=2)
+    written = out / f"{name}.json"
+    written.write_text(text + "\n")
+    if as_json:
+        typer.echo(text)
+    else:
+        print_findings(findings)
+        typer.echo(f"numbers in {written}")
+    leave_if_not_ok(findings)
+
+
+def make_folder(out: Path) -> None:
+    try:
+        out.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise UsageError(f"{out} cannot be made: {error.strerror}; give another with --out") from error
