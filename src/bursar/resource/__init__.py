@@ -10,7 +10,7 @@
 """
 
 from bursar.resource.checks import AMOUNT_MAX, WAIT_MAX_S, check_amount, check_change, check_name
-from bursar.resource.decider import Decider, Explanation, Offers, Seen, Settler
+from bursar.resource.decider import Decider, Explanation, Offers, Seen
 from bursar.resource.lots import PLACE_NS, Ahead, Issue
 from bursar.resource.tickets import Answer, Granted, Ticket
 
@@ -26,7 +26,6 @@ __all__ = [
     "Issue",
     "Offers",
     "Seen",
-    "Settler",
     "Ticket",
     "check_amount",
     "check_change",

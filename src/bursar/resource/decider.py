@@ -12,7 +12,8 @@ from typing import Any, Protocol
 
 import msgspec
 
-from bursar.errors import Refused, Unknown
+from bursar.errors import Refused, Unknown, UsageError
+from bursar.resource.lots import Issue
 from bursar.resource.tickets import Granted, Ticket
 
 
@@ -54,18 +55,30 @@ class Explanation(msgspec.Struct, frozen=True, kw_only=True):
     figures: Mapping[str, int | float | str | bool | None] = {}
 
 
+Recall = Callable[[Issue], Awaitable[int | None]]
+
 Verb = Callable[..., Awaitable[Any]]
 """What else a kind does (top up, fence, submit a task): plain values in and out, so that it can be
 asked for over the wire too."""
 
 
+def _nothing() -> None: ...
+
+
 class Decider(Protocol):
-    """The kind's part of a resource."""
+    """The kind's part of a resource. What has a body here is for the kinds that need no other."""
 
     kind: str
     name: str
     offers: Offers
-    verbs: Mapping[str, Verb]
+    verbs: Mapping[str, Verb] = {}
+    collect: Callable[[], None] = _nothing
+    """Set by the door. Called by the kind before it looks at demand: what was spent from lots here
+    is observed then."""
+
+    recall: Recall | None = None
+    """Set by whoever hands lots to others: ends a lot that is out, and says how many tokens came back;
+    None if its holder did not answer."""
 
     async def start(self) -> None:
         """Begin to decide. Called once."""
@@ -78,22 +91,27 @@ class Decider(Protocol):
 
     def is_ready(self) -> bool:
         """Whether an acquire now would be decided (granted or refused, not Unknown)."""
+        ...
 
     def most(self, ticket: Ticket) -> int | None:
         """The most tokens that one request of the tenant could ever be granted; None: any number."""
+        ...
 
     def decide(self, ticket: Ticket) -> None:
         """Answer it now if that can be done at once; otherwise keep it, and answer it when it can be.
         With `ticket.ahead`, by the rules of lots: up to so many more, and only if nobody waits."""
+        ...
 
     def patience_ns(self, ticket: Ticket) -> int:
         """How long deciding may take beyond what the caller waits, at most a quarter of a second: a
         pause of the kind's own, which no caller need know of. 0 where it is decided at once."""
+        return 0
 
     def withdraw(self, ticket: Ticket) -> Refused | Unknown | None:
         """Nobody waits any more. Returns why it was not granted, if that is known now; then the
         ticket is forgotten and must not be answered. None: it is being decided elsewhere, and will be
         answered all the same (the door gives back what comes too late)."""
+        ...
 
     def take_back(self, tenant: str, granted: Granted, unused: int) -> None:
         """So many of its tokens (of the request or of its lot) were not used. The book takes them
@@ -102,24 +120,36 @@ class Decider(Protocol):
     def finish(self, granted: Granted) -> Awaitable[None] | None:
         """The work is over: whatever place it took is free, once what is returned is done. For a
         claim: its names are released. Never called for a grant that came from a lot."""
+        return None
+
+    def lose(self, granted: Granted) -> Awaitable[None] | None:
+        """The client of a daemon that held it is gone, and said nothing."""
+        return self.finish(granted)
 
     def observe(self, tenant: str, granted: Granted | None, seen: Seen) -> None:
         """What a holder of a lot saw: demand is estimated from this, never from lots. `granted` is
         the one that brought the lot."""
 
-    def explain(self, tenant: str) -> Explanation: ...
-
-    def statistics(self) -> msgspec.Struct:
-        """A frozen snapshot; each of its fields says whether it is a counter, a gauge or a label
-        (`bursar.resource.statistics`)."""
-
-
-class Settler(Protocol):
-    """The further part of a kind whose `offers.settles` is true."""
+    def end_lot(self, tenant: str, granted: Granted, seen: Seen, unspent: int) -> None:
+        """The lot that `granted` brought is over: what was seen since it was last told of, and what
+        is left of it, which goes back."""
+        self.observe(tenant, granted, seen)
+        if unspent:
+            self.take_back(tenant, granted, unspent)
 
     async def settle(self, id: str, used: int | None) -> None:
-        """End the grant of that id: `used` of it were used (None: all of it). Settling again with
-        the same number does nothing. Raises UsageError (another number, expired, not known), or
-        Unknown if it cannot be learnt now: then settle again later."""
+        """Where `offers.settles`: end the grant of that id, of which `used` were used (None: all of
+        it). Settling again with the same number does nothing. Raises UsageError (another number,
+        expired, not known), or Unknown if it cannot be learnt now: then settle again later."""
+        raise UsageError(f"{self.name} is of kind {self.kind}, whose grants have no ids; a quota's have")
 
+    def shadow_fence(self, ticket: Ticket) -> Mapping[str, int]:
+        """Where `offers.names`: a fence for each name that no guard accepts."""
+        return {}
 
+    def explain(self, tenant: str) -> Explanation | Awaitable[Explanation]: ...
+
+    def statistics(self) -> msgspec.Struct | Awaitable[msgspec.Struct]:
+        """A frozen snapshot; each of its fields says whether it is a counter, a gauge or a label
+        (`bursar.resource.statistics`)."""
+        ...

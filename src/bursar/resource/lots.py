@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from heapq import heappop, heappush
 
+from bursar.resource.tickets import Granted
 from bursar.world import MILLISECOND_NS
 
 PLACE_NS = 5 * MILLISECOND_NS
@@ -16,28 +17,39 @@ pacing, weights and reservations."""
 
 
 class Lot:
-    """A lot in the hands of whoever spends it. `left` only falls; what was spent of it since it was
-    last told of (`spent`, `requests`) is demand, which the kind learns with the next refill.
+    """A lot in the hands of whoever spends it.
 
-    `tenant` and `period` are those of every grant made from it."""
+    left      tokens that can still be spent
+    returned  tokens that came back to it, settled for less
+    requests  grants made from it
+    told      tokens that the kind knows to be spent
+    """
 
-    __slots__ = ("issue", "left", "period", "requests", "size", "tenant", "told", "until")
+    __slots__ = ("granted", "left", "period", "requests", "returned", "size", "told", "until")
 
-    def __init__(self, tenant: str, size: int, until: int, period: int, issue: object) -> None:
-        self.tenant = tenant
-        self.size = size
-        self.left = size
-        self.until = until
-        self.period = period
-        self.requests = 0
-        self.told = 0
-        self.issue = issue
+    def __init__(self, granted: Granted) -> None:
+        self.granted = granted
+        self.size = self.left = granted.ahead
+        self.until = granted.until
+        self.period = granted.period
+        self.requests = self.returned = self.told = 0
+
+    @property
+    def spent(self) -> int:
+        """Tokens granted from it, those that came back to it included."""
+        return self.size - self.left + self.returned
+
+    def tell(self) -> int:
+        """Tokens granted from it since the last call."""
+        news = self.spent - self.told
+        self.told += news
+        return news
 
 
 class Issue:
     """A lot as whoever handed it out knows it: `left` is what may still be spent of it somewhere."""
 
-    __slots__ = ("data", "held_by", "left", "period", "place", "tenant", "until")
+    __slots__ = ("held_by", "left", "period", "place", "tenant", "until")
 
     def __init__(self, tenant: str, place: str, held_by: str, left: int, until: int, period: int) -> None:
         self.tenant = tenant

@@ -79,9 +79,12 @@ Answer = Granted | BursarError
 class Ticket:
     """One request: what is asked, and its answer, given once.
 
+    wait_ns  how long the caller waits
+    at_once  it cannot wait for anybody elsewhere, not even a moment (`try_acquire`)
     ahead    how many tokens the caller would take for requests to come; 0 for none
     held_by  whose lot that would be: one holder of a tenant has one lot at a time
     place    where it waits: the deciding kind's own
+    late     takes the answer once nobody waits for it any more
     """
 
     __slots__ = (
@@ -89,13 +92,15 @@ class Ticket:
         "ahead",
         "amount",
         "answer",
-        "heard",
+        "at_once",
         "held_by",
         "key",
+        "late",
         "names",
         "place",
         "priority",
         "tenant",
+        "wait_ns",
     )
 
     def __init__(
@@ -106,6 +111,8 @@ class Ticket:
         key: str | None = None,
         names: tuple[str, ...] = (),
         priority: int = 0,
+        wait_ns: int = 0,
+        at_once: bool = False,
         ahead: int = 0,
         held_by: str = "",
     ) -> None:
@@ -114,21 +121,24 @@ class Ticket:
         self.key = key
         self.names = names
         self.priority = priority
+        self.wait_ns = wait_ns
+        self.at_once = at_once
         self.ahead = ahead
         self.held_by = held_by
         self.place: Any = None
         self.answer: Answer | None = None
-        self.heard: Callable[[Ticket], None] | None = None
+        self.late: Callable[[Ticket, Answer], None] | None = None
         self._future: asyncio.Future[None] | None = None
 
     def give(self, answer: Answer) -> None:
         """The answer, once. Whoever waits for it goes on."""
+        if self.late is not None:
+            self.late(self, answer)
+            return
         assert self.answer is None, "a request is answered once"
         self.answer = answer
         if self._future is not None and not self._future.done():
             self._future.set_result(None)
-        if self.heard is not None:
-            self.heard(self)
 
     async def wait(self) -> Answer:
         """The answer, when there is one."""
