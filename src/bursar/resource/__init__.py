@@ -1,12 +1,12 @@
 """The front door: everything a caller sees, the same for every kind, here or at a daemon.
 
-    checks       what may be asked
-    tickets      a request, and its answer
-    decider      what a kind offers the door
-    lots         tokens charged ahead: how `acquire` stays a local decrement
-    door         Resource: acquire and try_acquire, waiting, shadow, fallback, cancelling, counting
-    grants       what callers hold
-    statistics   what is counted
+checks       what may be asked
+tickets      a request, and its answer
+decider      what a kind offers the door
+lots         tokens charged ahead: how `acquire` stays a local decrement
+door         Resource: acquire and try_acquire, waiting, shadow, fallback, cancelling, counting
+grants       what callers hold
+statistics   what is counted
 """
 
 from bursar.resource.checks import AMOUNT_MAX, WAIT_MAX_S, check_amount, check_change, check_name

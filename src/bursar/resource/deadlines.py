@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from heapq import heapify, heappop, heappush
+from typing import Any, TypeVar
 
 from bursar.courier import Alarm
-from bursar.resource.tickets import Ticket
 from bursar.world import World
+
+SubjectT = TypeVar("SubjectT")
 
 SPARE = 64
 """Deadlines of what is over are kept until they outnumber the others by this."""
@@ -16,11 +18,11 @@ SPARE = 64
 class Deadline:
     """`done`: whatever waited is over."""
 
-    __slots__ = ("act", "done", "ticket")
+    __slots__ = ("act", "done", "subject")
 
-    def __init__(self, act: Callable[[Ticket], None], ticket: Ticket) -> None:
+    def __init__(self, act: Callable[[Any], None], subject: Any) -> None:
         self.act = act
-        self.ticket = ticket
+        self.subject = subject
         self.done = False
 
 
@@ -37,8 +39,8 @@ class Deadlines:
     def start(self) -> None:
         self._alarm.start()
 
-    def add(self, at: int, act: Callable[[Ticket], None], ticket: Ticket) -> Deadline:
-        deadline = Deadline(act, ticket)
+    def add(self, at: int, act: Callable[[SubjectT], None], subject: SubjectT) -> Deadline:
+        deadline = Deadline(act, subject)
         self._added += 1
         heappush(self._heap, (at, self._added, deadline))
         if len(self._heap) > self._sweep_at:
@@ -61,4 +63,4 @@ class Deadlines:
             deadline = heappop(self._heap)[2]
             if not deadline.done:
                 deadline.done = True
-                deadline.act(deadline.ticket)
+                deadline.act(deadline.subject)

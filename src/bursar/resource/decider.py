@@ -35,11 +35,12 @@ class Offers(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Seen(msgspec.Struct, frozen=True):
-    """What a holder of lots saw since it last said: all in tokens. `arrived` were spent from lots,
-    `refused` were turned away at the holder itself, both of which are demand."""
+    """What a holder of lots saw since it last said, in tokens: `arrived` were spent from lots,
+    `refused` were turned away at the holder itself, and both are demand. `requests` were granted."""
 
     arrived: int = 0
     refused: int = 0
+    requests: int = 0
 
 
 class Explanation(msgspec.Struct, frozen=True, kw_only=True):
@@ -82,12 +83,15 @@ class Decider(Protocol):
 
     async def start(self) -> None:
         """Begin to decide. Called once."""
+        return
 
     async def stop(self) -> None:
         """Stop deciding and let go of what is held, within a second."""
+        return
 
     async def reconfigure(self, policy: Any) -> None:
         """Take a changed policy; raises UsageError for what cannot change while it runs."""
+        raise UsageError(f"the kind {self.kind} cannot change while it runs; restart to apply it")
 
     def is_ready(self) -> bool:
         """Whether an acquire now would be decided (granted or refused, not Unknown)."""
@@ -116,6 +120,7 @@ class Decider(Protocol):
     def take_back(self, tenant: str, granted: Granted, unused: int) -> None:
         """So many of its tokens (of the request or of its lot) were not used. The book takes them
         back within their period or interval, undoing count, pace and capacity; later it is nothing."""
+        return
 
     def finish(self, granted: Granted) -> Awaitable[None] | None:
         """The work is over: whatever place it took is free, once what is returned is done. For a
@@ -129,6 +134,7 @@ class Decider(Protocol):
     def observe(self, tenant: str, granted: Granted | None, seen: Seen) -> None:
         """What a holder of a lot saw: demand is estimated from this, never from lots. `granted` is
         the one that brought the lot."""
+        return
 
     def end_lot(self, tenant: str, granted: Granted, seen: Seen, unspent: int) -> None:
         """The lot that `granted` brought is over: what was seen since it was last told of, and what

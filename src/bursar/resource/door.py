@@ -69,7 +69,7 @@ class Resource:
             await self.decider.start()
 
     async def stop(self) -> None:
-        for tenant in list(self._lots):
+        for tenant in self.lot_holders():
             self.end_lot(tenant)
         await self.decider.stop()
 
@@ -77,7 +77,7 @@ class Resource:
         """Take a changed policy. Lots are recalled: they were charged under the old one."""
         await self.decider.reconfigure(policy)
         self.policy = policy
-        for tenant in list(self._lots):
+        for tenant in self.lot_holders():
             self.end_lot(tenant)
 
     # -- acquiring
@@ -193,7 +193,7 @@ class Resource:
         offers = self.decider.offers
         lots = offers.lots and key is None and not names
         if lots:
-            self._drop_lot(tenant)
+            self.end_lot(tenant)  # it does not cover what is asked, and makes way for the next
         ticket = Ticket(
             tenant,
             amount,
@@ -286,6 +286,14 @@ class Resource:
             ticket.give(Unknown(f"{self.name} did not decide in time"))
             ticket.late = self._undo
 
+    def forsake(self, ticket: Ticket) -> None:
+        """Whoever asked elsewhere wants it no more: whoever waits for the answer here is told so."""
+        if ticket.answer is None:
+            self.decider.withdraw(ticket)
+        if ticket.answer is None:
+            ticket.give(Unknown("the client gave up"))
+            ticket.late = self._undo
+
     def _abandon(self, ticket: Ticket) -> None:
         """Whoever asked is gone: nothing stays held."""
         if ticket.answer is not None:
@@ -299,8 +307,8 @@ class Resource:
         if not isinstance(answer, Granted) or answer.replayed:
             return
         if answer.ahead:
-            self.decider.end_lot(ticket.tenant, answer, Seen(), answer.ahead)
-        ending = self._give_back(ticket.tenant, answer, ticket.amount, 0)
+            self.decider.end_lot(ticket.tenant, answer.lot or answer, Seen(), answer.ahead)
+        ending = self.give_back(ticket.tenant, answer, 0)
         if ending is not None:
             self._spawn(ending)
 
@@ -345,7 +353,7 @@ class Resource:
             return None
         answer = ghost.ticket.answer
         if isinstance(answer, Granted):
-            return self._give_back(ghost.ticket.tenant, answer, ghost.ticket.amount, None)
+            return self.give_back(ghost.ticket.tenant, answer, None)
         if ghost.ticket.late is None and answer is None:
             self._abandon(ghost.ticket)
         return None
@@ -355,7 +363,8 @@ class Resource:
     def _make(self, ticket: Ticket, granted: Granted) -> Grant:
         if granted.ahead:
             self.end_lot(ticket.tenant)
-            self._lots[ticket.tenant] = Lot(granted)
+            lot = self._lots[ticket.tenant] = Lot(ticket.tenant, granted.lot or granted)
+            lot.deadline = self._deadlines.add(lot.until, self._expire_lot, lot)
         grant = Grant(self, ticket.tenant, granted.amount, None, granted)
         grant.closed = granted.replayed and granted.used is not None  # a repeat of what is over
         return grant
@@ -370,24 +379,35 @@ class Resource:
             return False
         return True
 
-    def _drop_lot(self, tenant: str) -> None:
-        """A lot that does not cover what is asked makes way for the next."""
-        lot = self._lots.get(tenant)
-        if lot is not None:
-            if lot.left and self._now() >= lot.until:
-                self._sated.add(tenant)
-            self.end_lot(tenant)
+    def _expire_lot(self, lot: Lot) -> None:
+        """Its time is over. What was left of it was not wanted."""
+        if self._lots.get(lot.tenant) is lot:
+            if lot.left:
+                self._sated.add(lot.tenant)
+            self.end_lot(lot.tenant)
 
     def end_lot(self, tenant: str) -> int:
         """The tenant's lot here is over; what was left of it goes back to the kind, and is returned."""
         lot = self._lots.pop(tenant, None)
         if lot is None:
             return 0
+        lot.deadline.done = True
         left, lot.left = lot.left, 0
         lot.size -= left
         self._tallies[tenant].add(lot.spent, lot.requests)
-        self.decider.end_lot(tenant, lot.granted, Seen(lot.tell(), 0), left)
+        self.decider.end_lot(tenant, lot.granted, Seen(lot.tell(), 0, lot.requests), left)
         return left
+
+    async def fetch(self, tenant: str, amount: int) -> None:
+        """See that there is a lot here for the next `try_acquire`: the tokens that it takes to ask go
+        back. Raises Refused, Unknown."""
+        grant = await self.take(tenant, amount, 0, None, (), 0)
+        grant._used = 0
+        await grant.release()
+
+    def lot_holders(self) -> list[str]:
+        """The tenants that have a lot here."""
+        return list(self._lots)
 
     def _tell_lots(self) -> None:
         """Tell the kind what was spent from lots up to now: it is about to look at demand."""
@@ -407,7 +427,7 @@ class Resource:
                 self._return_to_lot(grant.tenant, lot, unused)
             return
         granted = grant._source
-        ending = self._give_back(grant.tenant, granted, granted.amount, grant._used)
+        ending = self.give_back(grant.tenant, granted, grant._used)
         if ending is not None:
             await ending
 
@@ -419,19 +439,21 @@ class Resource:
         else:
             self.decider.take_back(tenant, lot.granted, unused)
 
-    def _give_back(
-        self, tenant: str, granted: Granted, amount: int, used: int | None
-    ) -> Awaitable[None] | None:
-        """`used` None: all of it."""
+    def give_back(self, tenant: str, granted: Granted, used: int | None) -> Awaitable[None] | None:
+        """A grant is over; `used` None: all of it was used. Done once what is returned is."""
         if granted.fallback == "shadow":
             return self._end_ghost(granted.data)
-        unused = 0 if used is None else amount - used
+        unused = 0 if used is None else granted.amount - used
         self._tallies[tenant].returned += unused
         if granted.id and self.decider.offers.settles:
             return self.decider.settle(granted.id, used)
         if unused:
             self.decider.take_back(tenant, granted, unused)
         return self.decider.finish(granted)
+
+    def lose(self, granted: Granted) -> Awaitable[None] | None:
+        """Whoever held it, at a client of a daemon, is gone and said nothing."""
+        return self._end_ghost(granted.data) if granted.fallback == "shadow" else self.decider.lose(granted)
 
     async def settle(self, id: str, used: int | None) -> None:
         """End a grant by its id (`grant.id`), from any process. Raises UsageError, Unknown."""

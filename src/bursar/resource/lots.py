@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from heapq import heappop, heappush
 
+from bursar.resource.deadlines import Deadline
 from bursar.resource.tickets import Granted
 from bursar.world import MILLISECOND_NS
 
@@ -25,13 +26,15 @@ class Lot:
     told      tokens that the kind knows to be spent
     """
 
-    __slots__ = ("granted", "left", "period", "requests", "returned", "size", "told", "until")
+    __slots__ = ("deadline", "granted", "left", "requests", "returned", "size", "tenant", "told", "until")
 
-    def __init__(self, granted: Granted) -> None:
+    deadline: Deadline
+
+    def __init__(self, tenant: str, granted: Granted) -> None:
+        self.tenant = tenant
         self.granted = granted
         self.size = self.left = granted.ahead
         self.until = granted.until
-        self.period = granted.period
         self.requests = self.returned = self.told = 0
 
     @property

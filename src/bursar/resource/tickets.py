@@ -22,6 +22,7 @@ class Granted:
     replayed   the key was used before: this is that acquisition, and `used` what was used of it
     limit, remaining, reset_ns   where the tenant stands after it, for people and RateLimit fields
     data       the kind's own
+    lot        what its lot is given back by, if not by this
     """
 
     __slots__ = (
@@ -32,6 +33,7 @@ class Granted:
         "fence",
         "id",
         "limit",
+        "lot",
         "period",
         "remaining",
         "replayed",
@@ -56,6 +58,7 @@ class Granted:
         remaining: int | None = None,
         reset_ns: int | None = None,
         data: Any = None,
+        lot: Granted | None = None,
     ) -> None:
         self.amount = amount
         self.period = period
@@ -70,6 +73,7 @@ class Granted:
         self.remaining = remaining
         self.reset_ns = reset_ns
         self.data = data
+        self.lot = lot
 
 
 Answer = Granted | BursarError

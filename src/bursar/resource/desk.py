@@ -1,0 +1,356 @@
+"""The daemon's side of its clients: what each has been granted and has not given back.
+
+A session begins with a client's first word and ends some time after its last. What it still holds
+then is handed to the kind (`Decider.lose`), but for what can be settled by its id: that expires by
+its policy alone.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hmac
+from collections import Counter
+from collections.abc import Awaitable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from bursar.errors import NetworkError, Refused, Unknown, UsageError
+from bursar.policy.values import PoolPolicy, RatePolicy, suggest
+from bursar.resource import wire
+from bursar.resource.decider import Seen
+from bursar.resource.door import AHEAD_MAX, Resource
+from bursar.resource.lots import Issue
+from bursar.resource.tickets import Granted, Ticket
+from bursar.world import MILLISECOND_NS, SECOND_NS, Message, World
+
+GRACE_NS = 10 * SECOND_NS
+"""A client that said nothing for so long is gone. One that holds something says so more often."""
+
+SWEEP_NS = SECOND_NS
+RECALL_NS = 100 * MILLISECOND_NS
+GRANTS_MAX = 100_000
+RETURNED_MAX = 1_000
+LOTS_KEPT = 1_000
+DRIFT_PPM = 1_000
+
+
+@dataclass(slots=True)
+class Held:
+    """A grant that a client holds."""
+
+    door: Resource
+    tenant: str
+    granted: Granted
+
+
+@dataclass(slots=True)
+class Out:
+    """A lot that a client holds, or held: what comes back of it is never more than it was."""
+
+    door: Resource
+    tenant: str
+    granted: Granted
+    over: bool = False
+    back: int = 0
+    serials: set[int] = field(default_factory=set)
+
+
+class Session:
+    """One client. Everything is known by the client's numbers; `taking` are those under way, `returned`
+    those that came back before they were granted, and so never are."""
+
+    def __init__(self, client: str, now: int) -> None:
+        self.client = client
+        self.opened = False
+        self.heard_at = now
+        self.grants: dict[int, Held] = {}
+        self.lots: dict[int, Out] = {}
+        self.taking: dict[int, tuple[Resource, Ticket, asyncio.Future[Message]]] = {}
+        self.returned: dict[int, None] = {}
+
+    def note_returned(self, number: int) -> None:
+        self.returned[number] = None
+        if len(self.returned) > RETURNED_MAX:
+            del self.returned[next(iter(self.returned))]
+
+
+class Desk:
+    """Answers clients from the resources of one node."""
+
+    def __init__(
+        self,
+        world: World,
+        resources: Mapping[str, Resource],
+        *,
+        token: str | None = None,
+        grace_ns: int = GRACE_NS,
+    ) -> None:
+        self.counts: Counter[str] = Counter()
+        self._world = world
+        self._resources = resources
+        self._token = token
+        self._grace_ns = grace_ns
+        self._sessions: dict[str, Session] = {}
+
+    def start(self) -> None:
+        self._world.network.serve(wire.TOPIC, wire.Requests, self._answer)
+        self._world.spawn(self._sweep(), "desk.sweep")
+
+    @property
+    def held(self) -> int:
+        """How many grants clients hold."""
+        return sum(len(session.grants) for session in self._sessions.values())
+
+    async def _answer(self, client: str, message: Any) -> Message:
+        session = self._sessions.get(client)
+        if session is None:
+            session = self._sessions[client] = Session(client, self._world.clock.now())
+        session.heard_at = self._world.clock.now()
+        if self._token is not None and not session.opened and not isinstance(message, wire.Open):
+            return wire.NotOpened()
+        try:
+            return await self._handle(session, message)
+        except UsageError as error:
+            return wire.Misused(str(error))
+        except Refused as refused:
+            return wire.Refusal(refused.why, refused.limit, refused.remaining, refused.retry_after)
+        except Unknown as unknown:
+            return wire.Uncertain(unknown.why, unknown.fallback)
+
+    async def _handle(self, session: Session, message: Any) -> Message:
+        match message:
+            case wire.Take():
+                return await self._take(session, message)
+            case wire.GiveBack():
+                return await self._give_back(session, message)
+            case wire.Open():
+                return self._open(session, message)
+            case wire.Settle():
+                session.grants.pop(message.number, None)
+                await self._find(message.resource).settle(message.id, message.used)
+                return wire.Done()
+            case wire.Explain():
+                return wire.Explained(await self._find(message.resource).explain(message.tenant))
+            case wire.Count():
+                return wire.Counted(await self._find(message.resource).statistics())
+            case wire.Do():
+                return wire.Done(await self._find(message.resource).verb(message.verb, **message.arguments))
+            case wire.Alive():
+                return wire.Done()
+        raise AssertionError("the network passes nothing else")
+
+    def _find(self, name: str) -> Resource:
+        resource = self._resources.get(name)
+        if resource is None:
+            raise UsageError(
+                f"there is no resource {name[:100]!r} here{suggest(name[:100], self._resources)}"
+            )
+        return resource
+
+    def _open(self, session: Session, message: wire.Open) -> Message:
+        if self._token is not None and not hmac.compare_digest(
+            self._token.encode(), (message.token or "").encode()
+        ):
+            self.counts["token_refused"] += 1
+            raise UsageError("this daemon wants a token: pass token=..., or set BURSAR_TOKEN")
+        session.opened = True
+        return wire.Opened({name: describe(door) for name, door in self._resources.items()})
+
+    # -- granting
+
+    async def _take(self, session: Session, take: wire.Take) -> Message:
+        for told in take.told:
+            self._hear(session, told)
+        held = session.grants.get(take.number)
+        if held is not None:
+            return self._given(held.granted)
+        if take.number in session.returned:
+            return wire.Misused("this acquisition was given up by the client")
+        under_way = session.taking.get(take.number)
+        if under_way is not None:
+            return await asyncio.shield(under_way[2])
+        if len(session.grants) + len(session.taking) >= GRANTS_MAX:
+            return wire.Misused(f"this client holds {GRANTS_MAX} grants; release some")
+        return await self._take_once(session, self._find(take.resource), take)
+
+    async def _take_once(self, session: Session, door: Resource, take: wire.Take) -> Message:
+        ticket = Ticket(
+            take.tenant,
+            take.amount,
+            key=take.key,
+            names=take.names,
+            priority=take.priority,
+            wait_ns=max(0, take.wait_ns),
+            ahead=AHEAD_MAX if take.ahead and door.decider.offers.lots else 0,
+            held_by=session.client,
+        )
+        outcome: asyncio.Future[Message] = asyncio.get_running_loop().create_future()
+        session.taking[take.number] = (door, ticket, outcome)
+        answer: Message = wire.Uncertain("the daemon gave up", "refuse")
+        try:
+            answer = await self._decide(session, door, ticket, take.number)
+        finally:
+            del session.taking[take.number]
+            outcome.set_result(answer)
+        return answer
+
+    async def _decide(self, session: Session, door: Resource, ticket: Ticket, number: int) -> Message:
+        try:
+            door.check(ticket)
+            granted = await door.decide(ticket)
+        except UsageError as error:
+            return wire.Misused(str(error))
+        except Refused as refused:
+            self.counts["refused"] += 1
+            return wire.Refusal(refused.why, refused.limit, refused.remaining, refused.retry_after)
+        except Unknown as unknown:
+            self.counts["unknown"] += 1
+            return wire.Uncertain(unknown.why, unknown.fallback)
+        self.counts["granted"] += 1
+        session.grants[number] = Held(door, ticket.tenant, granted)
+        if granted.ahead:
+            session.lots[number] = Out(door, ticket.tenant, granted)
+        if number in session.returned or self._sessions.get(session.client) is not session:
+            await self._return(session, number, granted.amount)
+            self._hear(session, wire.Told(0, number, 0, 0, granted.ahead))
+        return self._given(granted)
+
+    def _given(self, granted: Granted) -> wire.Given:
+        return wire.Given(
+            granted.amount,
+            granted.period,
+            granted.ahead,
+            max(0, granted.until - self._world.clock.now()) if granted.ahead else 0,
+            granted.id,
+            granted.fence,
+            granted.fallback,
+            granted.replayed,
+            granted.used,
+            granted.limit,
+            granted.remaining,
+            granted.reset_ns,
+        )
+
+    # -- taking back
+
+    async def _give_back(self, session: Session, message: wire.GiveBack) -> Message:
+        problems: list[UsageError] = []
+        for told in message.told:
+            self._hear(session, told)
+        for number, unused in message.grants:
+            if number in session.grants:
+                try:
+                    await self._return(session, number, unused)
+                except UsageError as error:
+                    problems.append(error)  # the others of the batch come back all the same
+            else:
+                session.note_returned(number)
+                if number in session.taking:
+                    door, ticket, _ = session.taking[number]
+                    door.forsake(ticket)
+        if problems:
+            raise problems[0]
+        return wire.Done()
+
+    async def _return(self, session: Session, number: int, unused: int) -> None:
+        held = session.grants.pop(number)
+        used = held.granted.amount - unused if 0 < unused <= held.granted.amount else None
+        self.counts["returned"] += 1
+        ending = held.door.give_back(held.tenant, held.granted, used)
+        if ending is not None:
+            await ending
+
+    def _hear(self, session: Session, told: wire.Told) -> None:
+        """A lot is over. What its holder says of it is believed as far as it can be true."""
+        out = session.lots.get(told.lot)
+        if out is None or told.serial in out.serials:
+            return  # heard before, or of another life
+        out.serials.add(told.serial)
+        unspent = min(max(0, told.unspent), out.granted.ahead - out.back)
+        out.back += unspent
+        door, decider = out.door, out.door.decider
+        if out.over:
+            decider.take_back(out.tenant, out.granted, unspent)
+            return
+        out.over = True
+        granted, refused = min(max(0, told.granted), out.granted.ahead), max(0, told.refused)
+        door.count_elsewhere(out.tenant, granted, max(0, told.requests), refused, max(0, told.refusals))
+        decider.end_lot(out.tenant, out.granted, Seen(granted, refused), unspent)
+        self._forget_lots(session)
+
+    def _forget_lots(self, session: Session) -> None:
+        """Lots that are over are kept for what may come back of them yet; the oldest are forgotten."""
+        if len(session.lots) > 2 * LOTS_KEPT:
+            over = [number for number, out in session.lots.items() if out.over]
+            for number in over[: len(over) - LOTS_KEPT]:
+                del session.lots[number]
+
+    async def recall(self, door: Resource, issue: Issue) -> int | None:
+        """End a lot that a client holds: how many tokens came back; None if it did not answer."""
+        session = self._sessions.get(issue.held_by)
+        if session is None:
+            return 0
+        numbers = [number for number, out in _out_of(session, door) if out.tenant == issue.tenant]
+        back = [await self._recall_lot(session, number) for number in numbers]
+        return None if None in back else sum(tokens or 0 for tokens in back)
+
+    async def _recall_lot(self, session: Session, number: int) -> int | None:
+        try:
+            reply: wire.Recalled = await self._world.network.call(
+                session.client, wire.RECALL_TOPIC, wire.Recall(number), wire.Recalled, RECALL_NS
+            )
+        except NetworkError:
+            return None
+        if reply.told is None:
+            return 0  # over already: what was left of it is on its way
+        self._hear(session, reply.told)
+        return max(0, reply.told.unspent)
+
+    async def recall_all(self, door: Resource) -> None:
+        """The policy of a resource changed: lots that were charged under the old one come back."""
+        for session in list(self._sessions.values()):
+            for number, _ in _out_of(session, door):
+                await self._recall_lot(session, number)
+
+    # -- clients that go away
+
+    async def _sweep(self) -> None:
+        while True:
+            await self._world.clock.sleep(SWEEP_NS)
+            oldest = self._world.clock.now() - self._grace_ns
+            for session in list(self._sessions.values()):
+                if session.heard_at < oldest and not session.taking:
+                    del self._sessions[session.client]
+                    await self._end(session)
+
+    async def _end(self, session: Session) -> None:
+        if session.grants:
+            self._world.trace("client.lost", client=session.client, grants=len(session.grants))
+        for held in session.grants.values():
+            self.counts["lost"] += 1
+            ending = self._lose(held)
+            if ending is not None:
+                await ending
+
+    def _lose(self, held: Held) -> Awaitable[None] | None:
+        if held.granted.id and held.door.decider.offers.settles:
+            return None  # it is settled by its id, or expires by its policy
+        return held.door.lose(held.granted)
+
+
+def _out_of(session: Session, door: Resource) -> list[tuple[int, Out]]:
+    """The lots of a resource that the client still holds."""
+    return [(number, out) for number, out in session.lots.items() if out.door is door and not out.over]
+
+
+def describe(door: Resource) -> wire.Described:
+    policy = door.policy
+    assert policy is not None, "a desk serves resources of its own node"
+    return wire.Described(
+        kind=door.kind,
+        offers=door.decider.offers,
+        without_bursar=policy.without_bursar,
+        period_ns=policy.period_ns if isinstance(policy, RatePolicy | PoolPolicy) else SECOND_NS,
+        drift_ppm=DRIFT_PPM,
+        verbs=tuple(door.decider.verbs),
+    )

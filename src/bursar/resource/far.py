@@ -1,0 +1,369 @@
+"""Resources of a daemon elsewhere: a line to it, and a decider that asks over it.
+
+The door of a client is the same door; what is far away is who decides. A lot comes with an answer,
+and is spent here; what was spent of it is told with the next question.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+from bursar.errors import (
+    BursarError,
+    NetworkError,
+    NoAnswerError,
+    Refused,
+    Unknown,
+    UnreachableError,
+    UsageError,
+)
+from bursar.policy.values import WithoutBursar
+from bursar.resource import wire
+from bursar.resource.decider import Decider, Explanation, Seen, Verb
+from bursar.resource.door import Resource
+from bursar.resource.fallback import Fallback
+from bursar.resource.line import RECONNECT_NS, Line, read_error
+from bursar.resource.statistics import Statistics
+from bursar.resource.tickets import Granted, Ticket
+from bursar.world import MILLISECOND_NS, SECOND_NS, Message, Task, World
+
+ANSWER_NS = 200 * MILLISECOND_NS
+"""An answer may take so long beyond what the caller waits; the door itself allows a little more."""
+
+RETRY_NS = 20 * MILLISECOND_NS
+REPEAT_NS = 20 * MILLISECOND_NS
+"""A refusal is repeated here for so long at most, so that overload is not a round trip each."""
+
+PPM = 1_000_000
+
+
+class Far:
+    """The resources of a daemon, as its client has them."""
+
+    def __init__(self, world: World, peers: Sequence[str], token: str | None = None) -> None:
+        self.resources: dict[str, Resource] = {}
+        self._deciders: dict[str, FarDecider] = {}
+        self._world = world
+        self._line = Line(world, peers, token, learn=self._learn, recall=self._recall)
+
+    async def open(self, timeout_ns: int) -> None:
+        """Learn what the daemon has. Raises UsageError for a wrong token, NetworkError."""
+        await self._line.open(timeout_ns)
+        for door in self.resources.values():
+            await door.start()
+
+    def _learn(self, described: Mapping[str, wire.Described]) -> None:
+        for name, each in described.items():
+            known = self._deciders.get(name)
+            if known is None:
+                self._deciders[name] = decider = FarDecider(self._line, name, each)
+                self.resources[name] = Resource(self._world, decider, None)
+                decider.door = self.resources[name]
+            else:
+                known.describe(each)
+
+    def _recall(self, lot: int) -> None:
+        for decider in self._deciders.values():
+            tenant = decider.lots.get(lot)
+            if tenant is not None:
+                decider.door.end_lot(tenant)
+
+    async def close(self) -> None:
+        """Give back what is to be given back, for as long as the caller has patience."""
+        for door in self.resources.values():
+            await door.stop()
+        await self._line.flush()
+        self._line.close()
+
+
+@dataclass(slots=True)
+class Asked:
+    """A question: `number` is its own, `task` asks; `open` until it was given back."""
+
+    number: int
+    peer: str
+    task: Task | None = None
+    open: bool = True
+
+
+@dataclass(slots=True)
+class LotPart:
+    """What a lot is given back by: the number of the question that brought it."""
+
+    number: int
+
+
+class FarDecider(Decider):
+    """Asks the daemon; where it cannot be reached, does what the policy says."""
+
+    door: Resource
+
+    def __init__(self, line: Line, name: str, described: wire.Described) -> None:
+        self.name = name
+        self.fallback = Fallback(described.without_bursar, described.period_ns)
+        self.lots: dict[int, str] = {}
+        self._line = line
+        self._world = line.world
+        self._ids: dict[str, Asked] = {}
+        self._fetching: set[str] = set()
+        self._refusals: dict[str, tuple[int, int, Refused]] = {}
+        self._refused: dict[str, list[int]] = {}
+        self.describe(described)
+
+    def describe(self, described: wire.Described) -> None:
+        """A daemon may have another policy after a while."""
+        self.kind = described.kind
+        self.offers = described.offers
+        self.fallback.policy = described.without_bursar
+        self.fallback.period_ns = described.period_ns
+        self.verbs: Mapping[str, Verb] = {verb: partial(self._do, verb) for verb in described.verbs}
+        self._good_ppm = PPM * (PPM - described.drift_ppm) // (PPM + described.drift_ppm)
+
+    @property
+    def without_bursar(self) -> WithoutBursar:
+        return self.fallback.policy
+
+    def is_ready(self) -> bool:
+        return True
+
+    def most(self, ticket: Ticket) -> int | None:
+        return None
+
+    def patience_ns(self, ticket: Ticket) -> int:
+        return ticket.wait_ns + ANSWER_NS + ANSWER_NS
+
+    # -- asking
+
+    def decide(self, ticket: Ticket) -> None:
+        if ticket.at_once:
+            self._fetch(ticket)
+            if self._line.away:
+                answer = self._go_on(ticket, "bursar cannot be reached")
+                if isinstance(answer, Granted):
+                    ticket.give(answer)
+            return
+        repeated = self._repeat_refusal(ticket)
+        if repeated is not None:
+            ticket.give(repeated)
+            return
+        asked = Asked(self._line.next_number(), self._line.peer)
+        ticket.place = asked
+        self._line.hold()
+        asked.task = self._world.spawn(self._ask(ticket, asked), f"client.{self.name}.take")
+
+    async def _ask(self, ticket: Ticket, asked: Asked) -> None:
+        now = self._world.clock.now()
+        try:
+            reply = await self._ask_in_time(ticket, asked, now)
+        except (NetworkError, Unknown) as error:
+            # Granted or not, nobody here will use it.
+            self._line.give_back(asked.peer, asked.number, ticket.amount)
+            ticket.place = None
+            ticket.give(self._go_on(ticket, f"bursar cannot be reached: {error}"))
+            return
+        except UsageError as error:
+            self._line.let_go()
+            ticket.give(error)
+            return
+        ticket.give(self._read(ticket, asked, reply, now))
+
+    async def _ask_in_time(self, ticket: Ticket, asked: Asked, began: int) -> Message:
+        """Ask, and ask again on a new connection while there is time: the number makes it once."""
+        clock, wait_ns = self._world.clock, ticket.wait_ns
+        told = self._line.take_told()
+        while True:
+            left_ns = max(0, wait_ns - (clock.now() - began))
+            take = self._write(ticket, asked.number, left_ns, told)
+            try:
+                asked.peer, reply = await self._line.call(take, left_ns + ANSWER_NS)
+                return reply
+            except UnreachableError:
+                if clock.now() - began > min(wait_ns, RECONNECT_NS):
+                    self._line.put_told_back(told)
+                    raise
+            except NoAnswerError:
+                if clock.now() - began > wait_ns:
+                    self._line.put_told_back(told)
+                    raise
+            await clock.sleep(RETRY_NS)
+
+    def _write(self, ticket: Ticket, number: int, wait_ns: int, told: tuple[wire.Told, ...]) -> wire.Take:
+        return wire.Take(
+            number,
+            self.name,
+            ticket.tenant,
+            ticket.amount,
+            wait_ns,
+            ticket.key,
+            ticket.names,
+            ticket.priority,
+            ticket.ahead > 0,
+            told,
+        )
+
+    def _read(self, ticket: Ticket, asked: Asked, reply: Message, began: int) -> Granted | BursarError:
+        if isinstance(reply, wire.Given):
+            return self._take_in(ticket, asked, reply, began)
+        self._line.let_go()
+        error = read_error(reply) or Unknown("the daemon answered something else")
+        if isinstance(error, Refused) and error.retry_after and not ticket.key:
+            until = self._world.clock.now() + min(REPEAT_NS, int(error.retry_after * SECOND_NS))
+            self._refusals[ticket.tenant] = (until, ticket.amount, error)
+        return error
+
+    def _take_in(self, ticket: Ticket, asked: Asked, given: wire.Given, began: int) -> Granted:
+        now = self._world.clock.now()
+        self.fallback.charge(now, ticket.tenant, given.period, given.amount + given.ahead)
+        self._refusals.pop(ticket.tenant, None)
+        # Counted from the asking, and by the slower of two clocks: over here first.
+        until = began + given.good_ns * self._good_ppm // PPM
+        if given.id:
+            self._ids[given.id] = asked
+        return Granted(
+            given.amount,
+            period=given.period,
+            ahead=given.ahead,
+            until=until,
+            id=given.id,
+            fence=given.fence,
+            fallback=given.fallback,
+            replayed=given.replayed,
+            used=given.used,
+            limit=given.limit,
+            remaining=given.remaining,
+            reset_ns=given.reset_ns,
+            data=asked,
+            lot=self._take_lot(ticket.tenant, asked.number, given, until) if given.ahead else None,
+        )
+
+    def _take_lot(self, tenant: str, number: int, given: wire.Given, until: int) -> Granted:
+        self.lots[number] = tenant
+        return Granted(
+            0,
+            period=given.period,
+            ahead=given.ahead,
+            until=until,
+            limit=given.limit,
+            remaining=given.remaining,
+            reset_ns=given.reset_ns,
+            data=LotPart(number),
+        )
+
+    def _go_on(self, ticket: Ticket, why: str) -> Granted | Unknown:
+        """Without an answer: what the policy says."""
+        mode = self.fallback.policy.mode
+        now, plain = self._world.clock.now(), not ticket.key and not ticket.names
+        if plain and self.fallback.allows(now, ticket.tenant, ticket.amount):
+            return Granted(ticket.amount, fallback=mode)
+        if mode != "refuse":
+            why = f"{why}; and what {ticket.tenant} may have without it ({mode}) is used up for now"
+        return Unknown(why, fallback=mode)
+
+    def _repeat_refusal(self, ticket: Ticket) -> Refused | None:
+        """What was refused a moment ago, and cannot be otherwise yet, is refused here."""
+        known = self._refusals.get(ticket.tenant)
+        if known is None or ticket.wait_ns or ticket.key or ticket.names:
+            return None
+        until, amount, refused = known
+        now = self._world.clock.now()
+        if now >= until:
+            del self._refusals[ticket.tenant]
+            return None
+        if ticket.amount < amount:
+            return None
+        counts = self._refused.setdefault(ticket.tenant, [0, 0])
+        counts[0] += ticket.amount
+        counts[1] += 1
+        return Refused(
+            refused.why, limit=refused.limit, remaining=refused.remaining, retry_after=refused.retry_after
+        )
+
+    def _fetch(self, ticket: Ticket) -> None:
+        """Somebody wanted a token at once: see that there is one next time."""
+        if ticket.tenant in self._fetching:
+            return
+        self._fetching.add(ticket.tenant)
+        self._world.spawn(self._fetch_lot(ticket.tenant, ticket.amount), f"client.{self.name}.fetch")
+
+    async def _fetch_lot(self, tenant: str, amount: int) -> None:
+        try:
+            await self.door.fetch(tenant, amount)
+        except (Refused, Unknown):
+            # Asking again at once would bring the same.
+            await self._world.clock.sleep(REPEAT_NS)
+        finally:
+            self._fetching.discard(tenant)
+
+    def withdraw(self, ticket: Ticket) -> Refused | Unknown | None:
+        asked: Asked | None = ticket.place
+        if asked is None:
+            return Unknown("nothing is here ahead of use yet")
+        if asked.task is not None:
+            asked.task.cancel()
+        ticket.place = None
+        self._line.give_back(asked.peer, asked.number, ticket.amount)
+        return Unknown("the caller gave up")
+
+    # -- giving back
+
+    def take_back(self, tenant: str, granted: Granted, unused: int) -> None:
+        part = granted.data
+        if part is None:
+            return  # by the policy, without the daemon
+        self.fallback.charge(self._world.clock.now(), tenant, granted.period, -unused)
+        if isinstance(part, LotPart):
+            self._line.tell(part.number, 0, 0, unused, 0, 0)
+        else:
+            self._close(part, unused)
+
+    def finish(self, granted: Granted) -> Awaitable[None] | None:
+        if granted.data is not None:
+            self._close(granted.data, 0)
+        return None
+
+    def _close(self, asked: Asked, unused: int) -> None:
+        if asked.open:
+            asked.open = False
+            self._line.give_back(asked.peer, asked.number, unused)
+
+    def end_lot(self, tenant: str, granted: Granted, seen: Seen, unspent: int) -> None:
+        number = granted.data.number
+        self.lots.pop(number, None)
+        if unspent:
+            self.fallback.charge(self._world.clock.now(), tenant, granted.period, -unspent)
+        refused, refusals = self._refused.pop(tenant, (0, 0))
+        self._line.tell(number, seen.arrived, seen.requests, unspent, refused, refusals)
+
+    async def settle(self, id: str, used: int | None) -> None:
+        """Told to the daemon until it knows. Whoever settles hears of a mistake, if there is a daemon
+        to find it."""
+        asked = self._ids.pop(id, None)
+        if asked is not None and asked.open:
+            asked.open = False
+            self._line.let_go()
+        message = wire.Settle(self.name, id, used, asked.number if asked is not None else 0)
+        try:
+            await self._line.ask(message, ANSWER_NS)
+        except (NetworkError, Unknown) as error:
+            self._world.trace("client.settles_later", id=id, why=str(error))
+            self._line.settle_later(message)
+
+    # -- telling
+
+    async def _do(self, verb: str, **arguments: Any) -> Any:
+        reply = await self._line.ask(wire.Do(self.name, verb, arguments))
+        assert isinstance(reply, wire.Done), "asked for"
+        return reply.value
+
+    async def explain(self, tenant: str) -> Explanation:
+        reply = await self._line.ask(wire.Explain(self.name, tenant))
+        assert isinstance(reply, wire.Explained), "asked for"
+        return reply.explanation
+
+    async def statistics(self) -> Statistics:
+        reply = await self._line.ask(wire.Count(self.name))
+        assert isinstance(reply, wire.Counted), "asked for"
+        return reply.statistics
