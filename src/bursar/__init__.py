@@ -26,7 +26,11 @@ from bursar.errors import (
     UnreachableError,
     UsageError,
 )
-from bursar.resource import Acquisition, Explanation, Grant, Resource
+from bursar.resource.decider import Explanation
+from bursar.resource.door import Resource
+from bursar.resource.grants import Acquisition, Grant
+from bursar.resource.several import AcquisitionOfAll, GrantOfAll
+from bursar.resource.statistics import Statistics
 
 if TYPE_CHECKING:
     from bursar import sync
@@ -39,12 +43,14 @@ __version__ = "0.1.0"
 
 __all__ = [
     "Acquisition",
+    "AcquisitionOfAll",
     "Bursar",
     "BursarError",
     "CrashedError",
     "Explanation",
     "FormatError",
     "Grant",
+    "GrantOfAll",
     "JournalError",
     "NetworkError",
     "NoAnswerError",
@@ -53,6 +59,7 @@ __all__ = [
     "Refused",
     "RemoteError",
     "Resource",
+    "Statistics",
     "StoreError",
     "Tls",
     "Unknown",

@@ -12,21 +12,27 @@ from __future__ import annotations
 import asyncio
 import os
 import threading
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from concurrent.futures import Future
 from types import TracebackType
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
-from bursar import resource as asynchronous
 from bursar.errors import UsageError
 from bursar.policy import Policy, Tls
-from bursar.resource import Explanation
+from bursar.resource import door, grants, several
+from bursar.resource.decider import Explanation
+from bursar.resource.statistics import Statistics
 from bursar.runtime import client
 from bursar.runtime.loops import new_event_loop
 
-__all__ = ["Acquisition", "Bursar", "Grant", "Resource", "connect"]
+if TYPE_CHECKING:
+    from bursar.claims.app import Function
+    from bursar.claims.requirements import Lookup
+
+__all__ = ["Acquisition", "Bursar", "Grant", "GrantOfAll", "Resource", "connect"]
 
 T = TypeVar("T")
+GrantT = TypeVar("GrantT", "Grant", "GrantOfAll")
 CLOSE_TIMEOUT_S = 5.0
 
 
@@ -81,7 +87,7 @@ async def _await(work: Awaitable[T]) -> T:
 class Grant:
     """As `bursar.Grant`."""
 
-    def __init__(self, grant: asynchronous.Grant, thread: _LoopThread) -> None:
+    def __init__(self, grant: grants.Grant, thread: _LoopThread) -> None:
         self._grant = grant
         self._thread = thread
 
@@ -98,12 +104,36 @@ class Grant:
         return self._grant.amount
 
     @property
+    def period(self) -> int:
+        return self._grant.period
+
+    @property
+    def id(self) -> str:
+        return self._grant.id
+
+    @property
     def fence(self) -> Mapping[str, int]:
         return self._grant.fence
 
     @property
     def fallback(self) -> str | None:
         return self._grant.fallback
+
+    @property
+    def replayed(self) -> bool:
+        return self._grant.replayed
+
+    @property
+    def limit(self) -> int | None:
+        return self._grant.limit
+
+    @property
+    def remaining(self) -> int | None:
+        return self._grant.remaining
+
+    @property
+    def reset_after(self) -> float | None:
+        return self._grant.reset_after
 
     @property
     def closed(self) -> bool:
@@ -131,18 +161,54 @@ class Grant:
         return repr(self._grant)
 
 
-class Acquisition:
+class GrantOfAll:
+    """As `bursar.GrantOfAll`."""
+
+    def __init__(self, grant: several.GrantOfAll, thread: _LoopThread) -> None:
+        self._grant = grant
+        self._thread = thread
+
+    @property
+    def tenant(self) -> str:
+        return self._grant.tenant
+
+    @property
+    def grants(self) -> Mapping[str, Grant]:
+        return {name: Grant(grant, self._thread) for name, grant in self._grant.grants.items()}
+
+    @property
+    def closed(self) -> bool:
+        return self._grant.closed
+
+    def settle(self, used: Mapping[str, int]) -> None:
+        self._grant.settle(used)
+
+    def release(self) -> None:
+        self._thread.wait_for(self._grant.release())
+
+    def __enter__(self) -> GrantOfAll:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._thread.wait_for(self._grant.__aexit__(kind, error, trace))
+
+    def __repr__(self) -> str:
+        return repr(self._grant)
+
+
+class Acquisition(Generic[GrantT]):
     """As `bursar.Acquisition`: use it in `with`, or call `take()` for a grant that you release."""
 
-    def __init__(self, acquisition: asynchronous.Acquisition, thread: _LoopThread) -> None:
-        self._acquisition = acquisition
-        self._thread = thread
-        self._grant: Grant | None = None
+    def __init__(self, take: Callable[[], GrantT]) -> None:
+        self._take = take
+        self._grant: GrantT | None = None
 
-    def take(self) -> Grant:
-        return Grant(self._thread.wait_for(self._acquisition), self._thread)
+    def take(self) -> GrantT:
+        return self._take()
 
-    def __enter__(self) -> Grant:
+    def __enter__(self) -> GrantT:
         self._grant = self.take()
         return self._grant
 
@@ -156,7 +222,7 @@ class Acquisition:
 class Resource:
     """As `bursar.Resource`."""
 
-    def __init__(self, resource: asynchronous.Resource, thread: _LoopThread) -> None:
+    def __init__(self, resource: door.Resource, thread: _LoopThread) -> None:
         self._resource = resource
         self._thread = thread
 
@@ -170,14 +236,33 @@ class Resource:
 
     def acquire(
         self, tenant: str, amount: int = 1, *, wait: float = 0.0, key: str | None = None
-    ) -> Acquisition:
-        return Acquisition(self._resource.acquire(tenant, amount, wait=wait, key=key), self._thread)
+    ) -> Acquisition[Grant]:
+        acquisition = self._resource.acquire(tenant, amount, wait=wait, key=key)
+        return Acquisition(lambda: Grant(self._thread.wait_for(acquisition), self._thread))
 
     def try_acquire(self, tenant: str, amount: int = 1) -> Grant | None:
         """From what is here already. No network is involved, but the loop's thread is: some tens of
         microseconds."""
         grant = self._thread.call(self._resource.try_acquire, tenant, amount)
         return None if grant is None else Grant(grant, self._thread)
+
+    def claim(
+        self,
+        names: Sequence[str],
+        tenant: str,
+        *,
+        wait: float = 0.0,
+        key: str | None = None,
+        priority: int = 0,
+    ) -> Acquisition[Grant]:
+        acquisition = self._resource.claim(names, tenant, wait=wait, key=key, priority=priority)
+        return Acquisition(lambda: Grant(self._thread.wait_for(acquisition), self._thread))
+
+    def settle(self, id: str, used: int | None) -> None:
+        self._thread.wait_for(self._resource.settle(id, used))
+
+    def verb(self, name: str, **arguments: Any) -> Any:
+        return self._thread.wait_for(self._resource.verb(name, **arguments))
 
 
 class Bursar:
@@ -194,16 +279,40 @@ class Bursar:
     def resource(self, name: str) -> Resource:
         return Resource(self._bursar.resource(name), self._thread)
 
+    def acquire_all(
+        self, tenant: str, amounts: Mapping[str, int], *, wait: float = 0.0
+    ) -> Acquisition[GrantOfAll]:
+        acquisition = self._bursar.acquire_all(tenant, amounts, wait=wait)
+        return Acquisition(lambda: GrantOfAll(self._thread.wait_for(acquisition), self._thread))
+
     def claim(
-        self, *names: str, tenant: str, wait: float = 0.0, key: str | None = None, resource: str | None = None
-    ) -> Acquisition:
-        acquisition = self._bursar.claim(*names, tenant=tenant, wait=wait, key=key, resource=resource)
-        return Acquisition(acquisition, self._thread)
+        self,
+        *names: str,
+        tenant: str,
+        wait: float = 0.0,
+        key: str | None = None,
+        priority: int = 0,
+        resource: str | None = None,
+    ) -> Acquisition[Grant]:
+        acquisition = self._bursar.claim(
+            *names, tenant=tenant, wait=wait, key=key, priority=priority, resource=resource
+        )
+        return Acquisition(lambda: Grant(self._thread.wait_for(acquisition), self._thread))
+
+    def task(
+        self, *, needs: str, lookup: Lookup | None = None, name: str | None = None
+    ) -> Callable[[Function], Function]:
+        """As `bursar.Bursar.task`: the function is async, since `bursar work` runs it."""
+        return self._bursar.task(needs=needs, lookup=lookup, name=name)
+
+    def submit(self, function: Function | str, *, tenant: str, **options: Any) -> str:
+        """As `bursar.Bursar.submit`; `options` are its own, and the call's arguments."""
+        return self._thread.wait_for(self._bursar.submit(function, tenant=tenant, **options))
 
     def explain(self, resource: str, tenant: str) -> Explanation:
         return self._thread.wait_for(self._bursar.explain(resource, tenant))
 
-    def statistics(self, resource: str) -> Mapping[str, Any]:
+    def statistics(self, resource: str) -> Statistics:
         return self._thread.wait_for(self._bursar.statistics(resource))
 
     def fallbacks(self, resource: str) -> Mapping[str, int]:

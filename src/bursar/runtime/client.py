@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
+import random
 import secrets
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -13,13 +15,19 @@ from urllib.parse import urlsplit
 from bursar.errors import NetworkError, UsageError
 from bursar.policy import Policy, load
 from bursar.policy.values import Tls, suggest
-from bursar.resource import Acquisition, Explanation, Resource, check_name
+from bursar.resource.checks import check_name
+from bursar.resource.decider import Explanation
+from bursar.resource.door import Resource
+from bursar.resource.far import Far
+from bursar.resource.grants import Acquisition
+from bursar.resource.several import AcquisitionOfAll
+from bursar.resource.statistics import Statistics
 from bursar.runtime.host import Host
 from bursar.runtime.network import SocketNetwork
-from bursar.runtime.remote import PEER, Connection, RemoteResource
 from bursar.runtime.routes import Address
 from bursar.runtime.tls import check_client_address
-from bursar.world import SECOND_NS
+from bursar.runtime.world import open_client_world
+from bursar.world import SECOND_NS, Clock
 
 if TYPE_CHECKING:
     from bursar.claims.app import Function, Functions
@@ -28,20 +36,26 @@ if TYPE_CHECKING:
 SCHEME = "bursar://"
 PORT = 7070
 CONNECT_TIMEOUT_S = 5.0
+CLOSE_TIMEOUT_S = 1.0
+DAEMONS_MAX = 16
 
 
 class Backend(Protocol):
-    """Where the resources are: in this process (`Host`) or at a daemon (`Connection`)."""
+    """Where the resources are: in this process (`Host`) or at a daemon (`Remote`)."""
 
     @property
     def resources(self) -> Mapping[str, Resource]: ...
+
+    @property
+    def clock(self) -> Clock: ...
 
     async def close(self) -> None: ...
 
 
 class Bursar:
     """The resources of a policy file, decided in this process; or, for "bursar://host:7070", those
-    of a daemon there. Use it in `async with`, or connect and close it; tasks can be declared before.
+    of a daemon there ("bursar://a:7070,b:7070": of several, one after the other does not answer).
+    Use it in `async with`, or connect and close it; tasks can be declared before.
 
     With `tls` the client shows its certificate, and `name` must be a name in it; the daemon's
     certificate must have the host of the address. `token` is the daemon's, if it wants one
@@ -98,17 +112,25 @@ class Bursar:
             )
         return resource
 
+    def acquire_all(self, tenant: str, amounts: Mapping[str, int], *, wait: float = 0.0) -> AcquisitionOfAll:
+        """Acquire from several resources, all or nothing: {"rpm": 1, "tpm": 4000, "budget": 4000}.
+        One grant, settled by the names of the resources."""
+        found = {name: self.resource(name) for name in amounts}
+        return AcquisitionOfAll(self._backend.clock, found, tenant, amounts, wait)
+
     def claim(
-        self, *names: str, tenant: str, wait: float = 0.0, key: str | None = None, resource: str | None = None
+        self,
+        *names: str,
+        tenant: str,
+        wait: float = 0.0,
+        key: str | None = None,
+        priority: int = 0,
+        resource: str | None = None,
     ) -> Acquisition:
         """Claim named things ("vm-7:E", "host-1:S"), all or none. `resource` says which resource of
         kind claim has them, where the policy has several."""
         found = self.resource(resource or self._find_claim())
-        claim = getattr(found, "claim", None)
-        if claim is None or found.kind != "claim":
-            raise UsageError(f"{found.name} is of kind {found.kind}; names are claimed from kind claim")
-        acquisition: Acquisition = claim(names, tenant, wait=wait, key=key)
-        return acquisition
+        return found.claim(names, tenant, wait=wait, key=key, priority=priority)
 
     @property
     def functions(self) -> Functions:
@@ -145,11 +167,11 @@ class Bursar:
     ) -> str:
         """Put a call of a task in the queue and return its id. The same key is the same call, once,
         also after it is over; `deadline`: seconds after which it is no longer to be begun."""
-        found: Any = self.resource(resource or self._find_claim())
-        if isinstance(found, RemoteResource) or found.kind != "claim":
-            raise UsageError(f"{found.name}: tasks go to a resource of kind claim, through its policy file")
+        found = self.resource(resource or self._find_claim())
+        if not found.decider.offers.names:
+            raise UsageError(f"{found.name} is of kind {found.kind}; tasks go to a resource of kind claim")
         return await self.functions.submit(
-            found, function, arguments, tenant=tenant, key=key, priority=priority, deadline=deadline
+            found.verb, function, arguments, tenant=tenant, key=key, priority=priority, deadline=deadline
         )
 
     def _find_claim(self) -> str:
@@ -161,22 +183,16 @@ class Bursar:
 
     async def explain(self, resource: str, tenant: str) -> Explanation:
         """Why the tenant gets what it gets: what `bursar why` prints."""
-        found = self.resource(resource)
-        check_name("tenant", tenant)
-        if isinstance(found, RemoteResource):
-            return await found.fetch_explanation(tenant)
-        return found.explain(tenant)
+        return await self.resource(resource).explain(tenant)
 
-    async def statistics(self, resource: str) -> Mapping[str, Any]:
-        found = self.resource(resource)
-        if isinstance(found, RemoteResource):
-            return await found.fetch_statistics()
-        return found.statistics()
+    async def statistics(self, resource: str) -> Statistics:
+        """What is counted where it is decided: here, or at the daemon."""
+        return await self.resource(resource).statistics()
 
     def fallbacks(self, resource: str) -> Mapping[str, int]:
-        """How often callers here went on, or were refused, because the daemon was away."""
-        found = self.resource(resource)
-        return dict(found.fallback.counts) if isinstance(found, RemoteResource) else {}
+        """Tokens that callers here were granted, by tenant, because the daemon was away."""
+        tallies = self.resource(resource).tallies()
+        return {tenant: tally.fallback for tenant, tally in tallies.items() if tally.fallback}
 
     async def close(self) -> None:
         """Closing again does nothing."""
@@ -209,37 +225,74 @@ async def connect(
     return await Bursar(target, name=name, tls=tls, token=token, timeout=timeout).connect()
 
 
+class Remote:
+    """The resources of a daemon, or of several that have the same."""
+
+    def __init__(self, addresses: list[Address], name: str, tls: Tls | None, token: str | None) -> None:
+        network = SocketNetwork(f"{name}/{secrets.token_hex(8)}", 1, tls=tls)
+        peers = [f"daemon {address}" for address in addresses]
+        for peer, address in zip(peers, addresses, strict=True):
+            network.add_route(peer, address, any_name=True)
+        self._world = open_client_world(network, random.Random())
+        self._far = Far(self._world, peers, token)
+
+    @property
+    def resources(self) -> Mapping[str, Resource]:
+        return self._far.resources
+
+    @property
+    def clock(self) -> Clock:
+        return self._world.clock
+
+    async def open(self, timeout_ns: int) -> None:
+        await self._far.open(timeout_ns)
+
+    async def close(self) -> None:
+        """Give back what is to be given back, for at most a second, then leave."""
+        try:
+            async with asyncio.timeout(CLOSE_TIMEOUT_S):
+                await self._far.close()
+        except TimeoutError:
+            self._world.trace("client.not_all_given_back")
+        await self._world.close()
+
+
 async def _connect_remote(
     url: str, name: str | None, tls: Tls | None, token: str | None, timeout: float
-) -> Connection:
-    address = read_url(url)
-    check_client_address(address.host, str(address), tls)
+) -> Remote:
+    addresses = read_url(url)
+    for address in addresses:
+        check_client_address(address.host, str(address), tls)
     if tls is not None and name is None:
         raise UsageError("with tls, say who this is: name=..., a name in its certificate")
     base = name or "client"
     check_name("name", base)
-    token = token if token is not None else os.environ.get("BURSAR_TOKEN")
-    network = SocketNetwork(f"{base}/{secrets.token_hex(8)}", 1, tls=tls)
-    connection = Connection(network, address, token)
+    remote = Remote(addresses, base, tls, token if token is not None else os.environ.get("BURSAR_TOKEN"))
     try:
-        await connection.open(int(timeout * SECOND_NS))
+        await remote.open(int(timeout * SECOND_NS))
     except NetworkError as error:
-        await connection.close()
-        said = str(error).removeprefix(f"{PEER} at ")
-        raise type(error)(f"no daemon answers at {url}: {said}; is `bursar serve` running?") from error
+        await remote.close()
+        raise type(error)(f"no daemon answers at {url}: {error}; is `bursar serve` running?") from error
     except BaseException:
-        await connection.close()
+        await remote.close()
         raise
-    return connection
+    return remote
 
 
-def read_url(url: str) -> Address:
-    """The address in "bursar://host:port"; the port may be left out."""
+def read_url(url: str) -> list[Address]:
+    """The addresses in "bursar://host:port,host:port"; the ports may be left out."""
+    parts = url.removeprefix(SCHEME).rstrip("/").split(",")
+    if not url.startswith(SCHEME) or not 1 <= len(parts) <= DAEMONS_MAX:
+        raise UsageError(f"{url!r} is not the address of a daemon; write bursar://host:{PORT}")
+    return [_read_address(url, part.strip()) for part in parts]
+
+
+def _read_address(url: str, part: str) -> Address:
     try:
-        parts = urlsplit(url)
-        host, port = parts.hostname, parts.port
+        split = urlsplit(f"{SCHEME}{part}")
+        host, port = split.hostname, split.port
     except ValueError as error:
         raise UsageError(f"{url!r}: {error}; write bursar://host:{PORT}") from error
-    if parts.scheme != "bursar" or not host or parts.path.strip("/") or parts.query or parts.username:
+    if not host or split.path.strip("/") or split.query or split.username:
         raise UsageError(f"{url!r} is not the address of a daemon; write bursar://host:{PORT}")
     return Address(host, PORT if port is None else port)

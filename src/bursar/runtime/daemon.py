@@ -14,10 +14,10 @@ from typing import Any
 
 from bursar.errors import PolicyError
 from bursar.policy import Policy, load
+from bursar.resource.desk import Desk
 from bursar.runtime import logs, metrics
 from bursar.runtime.host import Host, read_token
 from bursar.runtime.routes import Address
-from bursar.runtime.sessions import Desk
 
 CLOSE_TIMEOUT_S = 1.8
 
@@ -39,7 +39,7 @@ class Daemon:
     async def open(cls, policy: Policy, reload_from: str | None = None) -> Daemon:
         token = read_token(policy.daemon.token_file) if policy.daemon.token_file else None
         host = await Host.open(policy, listen=policy.daemon.listen)
-        daemon = cls(host, Desk(host.world, host.resources, host.policies, token=token), reload_from)
+        daemon = cls(host, Desk(host.world, host.resources, token=token), reload_from)
         daemon.desk.start()
         try:
             if policy.daemon.metrics is not None:

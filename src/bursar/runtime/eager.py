@@ -57,13 +57,21 @@ _stands: list[Stand] = []
 class Resumed:
     """A coroutine that has taken its first step and waits for `awaited`."""
 
-    __slots__ = ("_awaited", "_coroutine")
+    __slots__ = ("_awaited", "_coroutine", "_went_on")
 
     def __init__(self, coroutine: Coroutine[Any, Any, Any], awaited: Any) -> None:
         self._coroutine = coroutine
         self._awaited = awaited
+        self._went_on = False
+
+    def end(self, task: asyncio.Task[Any]) -> None:
+        """A task that was cancelled before its first step never ran: what the coroutine began must
+        be undone all the same."""
+        if not self._went_on:
+            self._coroutine.close()
 
     def __await__(self) -> Generator[Any, Any, Any]:
+        self._went_on = True
         awaited = self._awaited
         while True:
             try:
@@ -99,6 +107,8 @@ def start(loop: asyncio.AbstractEventLoop, coroutine: Coroutine[Any, Any, Any]) 
         return None
     finally:
         _leave_task(loop, stand)
-    task = loop.create_task(_go_on(Resumed(coroutine, awaited)), context=context)
+    resumed = Resumed(coroutine, awaited)
+    task = loop.create_task(_go_on(resumed), context=context)
+    task.add_done_callback(resumed.end)
     stand.become(task)
     return task

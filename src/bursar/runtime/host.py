@@ -5,15 +5,15 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 from urllib.parse import quote
 
 from bursar.errors import BursarError, UsageError
 from bursar.policy import Policy
 from bursar.policy.values import QuotaPolicy, ResourcePolicy
-from bursar.resource import Resource
+from bursar.resource.door import Resource
 from bursar.runtime import kinds, logs
 from bursar.runtime.world import LiveWorld, open_world
+from bursar.world import Clock
 
 STOP_TIMEOUT_S = 1.0
 TOKEN_MIN = 16
@@ -51,6 +51,10 @@ class Host:
             await host.close()
             raise
         return host
+
+    @property
+    def clock(self) -> Clock:
+        return self.world.clock
 
     async def add(self, policy: ResourcePolicy) -> None:
         if isinstance(policy, QuotaPolicy) and choose_store(self.policy) == MEMORY:
@@ -96,10 +100,7 @@ class Host:
                 return "added"
             if wanted.kind != self.policies[name].kind:
                 return "not changed: a resource keeps its kind; restart to apply it"
-            reconfigure: Any = getattr(self.resources[name], "reconfigure", None)
-            if reconfigure is None:
-                return f"not changed: the kind {wanted.kind} cannot change while it runs; restart to apply it"
-            await reconfigure(wanted)
+            await self.resources[name].reconfigure(wanted)
         except BursarError as error:
             return f"not changed: {error}"
         self.policies[name] = wanted

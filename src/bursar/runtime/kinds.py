@@ -1,16 +1,8 @@
 """Where the code of a kind is: loaded when a policy first names it, so that nobody pays for the
 kinds they do not use.
 
-The module of a kind has `open_resource(world, name, policy) -> Resource`. Beyond `Resource`, a
-kind may offer:
-
-    async def reconfigure(policy)        take a changed policy without losing what is granted
-    async def lost(grant)                a client that held `grant` is gone; without this the grant
-                                         is released with everything counted as used
-    def claim(names, tenant, *, wait, key) -> Acquisition
-                                         acquire named things (the claim kind)
-    prefetch_tokens, prefetch_ns         so many tokens may be handed to a client ahead of use,
-                                         which returns what is left after so long
+The module of a kind has `open_resource(world, name, policy) -> Resource`: the front door around the
+kind's decider (`bursar.resource.decider`).
 """
 
 from __future__ import annotations
@@ -20,7 +12,7 @@ from importlib import import_module
 
 from bursar.errors import UsageError
 from bursar.policy.values import PoolPolicy, ResourcePolicy
-from bursar.resource import Resource
+from bursar.resource.door import Resource
 from bursar.world import World
 
 MODULES = {

@@ -21,7 +21,7 @@ from bursar.errors import (
     UnreachableError,
     UsageError,
 )
-from bursar.resource import check_name
+from bursar.resource.checks import check_name
 from bursar.runtime import frames
 from bursar.runtime.calls import Calls
 from bursar.runtime.frames import CALL, FAILURE, GOODBYE, HELLO, REPLY, SEND, Hello, Splitter

@@ -14,7 +14,7 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from bursar.errors import FormatError, NoAnswerError, UsageError
-from bursar.resource import check_name
+from bursar.resource.checks import check_name
 from bursar.world import MILLISECOND_NS, SECOND_NS, WORD_MAX
 
 PREFIX = "bursar:"

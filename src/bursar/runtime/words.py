@@ -25,7 +25,7 @@ from pathlib import Path
 from typing import Any
 
 from bursar.errors import FormatError, UsageError
-from bursar.resource import check_name
+from bursar.resource.checks import check_name
 from bursar.runtime.clock import BootClock
 from bursar.world import MILLISECOND_NS, WORD_MAX
 

@@ -19,7 +19,7 @@ from typing import Any
 
 from bursar.errors import CrashedError, UsageError
 from bursar.policy.values import Tls
-from bursar.resource import check_name
+from bursar.resource.checks import check_name
 from bursar.runtime import logs
 from bursar.runtime.clock import BootClock
 from bursar.runtime.journal import FileJournal
@@ -191,6 +191,42 @@ async def open_world(
         listening=listening,
         sockets=network,
         shared=shared,
+    )
+
+
+class NoStore:
+    """A client of a daemon has no store, journal or shared words: all that is the daemon's."""
+
+    def __getattr__(self, name: str) -> Any:
+        raise UsageError("a client of a daemon keeps nothing itself")
+
+
+@dataclass(frozen=True, slots=True)
+class ClientWorld(World):
+    """A World with a clock and a network, and nothing to keep."""
+
+    node: Node
+
+    async def close(self) -> None:
+        await self.node.close()
+
+
+def open_client_world(network: SocketNetwork, chance: random.Random) -> ClientWorld:
+    """The world of a program that only asks a daemon."""
+    node = Node(network.name, None, network)
+    nothing: Any = NoStore()
+    return ClientWorld(
+        name=network.name,
+        incarnation=1,
+        clock=network.clock,
+        network=network,
+        store=nothing,
+        journal=node.journal,
+        words=nothing,
+        random=chance,
+        spawn=node.spawn,
+        trace=node.trace,
+        node=node,
     )
 
 
