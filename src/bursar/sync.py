@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 __all__ = ["Acquisition", "Bursar", "Grant", "GrantOfAll", "Resource", "connect"]
 
 T = TypeVar("T")
-GrantT = TypeVar("GrantT", "Grant", "GrantOfAll")
+GrantT = TypeVar("GrantT", bound="Grant | GrantOfAll")
 CLOSE_TIMEOUT_S = 5.0
 
 
