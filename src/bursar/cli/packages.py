@@ -5,11 +5,23 @@ from __future__ import annotations
 from bursar.errors import BursarError
 
 EXTRAS = {
-    "bench": ("aiolimiter", "kazoo", "limits", "pyrate_limiter", "throttled", "token_bucket"),
     "dashboard": ("fastapi", "nicegui", "starlette", "uvicorn"),
     "envoy": ("envoy", "google", "grpc", "xds"),
-    "experiments": ("matplotlib", "ortools", "pandas", "statsmodels"),
-    "rates": ("numba", "numpy", "scipy"),
+    "lab": (
+        "aiolimiter",
+        "kazoo",
+        "limits",
+        "matplotlib",
+        "ortools",
+        "pandas",
+        "pyrate_limiter",
+        "scipy",
+        "statsmodels",
+        "throttled",
+        "token_bucket",
+    ),
+    "metrics": ("prometheus_client",),
+    "rates": ("numba", "numpy"),
     "redis": ("redis",),
 }
 

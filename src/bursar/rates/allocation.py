@@ -7,7 +7,7 @@ theorem of maximum flow and minimum cut. Of the many optima one near the split i
 piled up by an arbitrary maximum flow leave later intervals of the period without room.
 
 What differs from the paper: no map of movable tokens for each pair of servers is kept (see
-`kernels`); the paper's own way is in `reference`.
+`kernels`); the paper's own way is in `bursar_lab.experiments.reference`.
 """
 
 from __future__ import annotations
@@ -124,7 +124,7 @@ def allocate(
     """Place min(reservation, demand) tokens of every tenant so that as many as possible can be
     consumed.
 
-    demand       tenants x servers, whole numbers up to 2**53; a scipy CSR array or a dense array
+    demand       tenants x servers, whole numbers up to 2**53; a dense array, a scipy CSR array or `Rows`
     capacity     what each server can serve
     reservation  what each tenant is to get
     previous     the last allocation: tenants whose demand and reservation have not changed

@@ -1,4 +1,6 @@
-"""Demand as the caller has it, dense or sparse, checked and brought into the kernels' form."""
+"""Demand as the caller has it, dense or sparse, checked and brought into the kernels' form.
+
+SciPy's arrays are recognised by their methods: whoever passes one has SciPy, nobody else needs it."""
 
 from __future__ import annotations
 
@@ -7,7 +9,6 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-from scipy.sparse import issparse
 
 from bursar.errors import UsageError
 from bursar.rates import kernels
@@ -25,7 +26,7 @@ class Rows:
     indices: npt.NDArray[np.uint32]
     values: Whole
     form: Any = None
-    """The caller's sparse class; None for a dense array."""
+    """The caller's sparse class, which may be this one; None for a dense array."""
 
     def express(self, values: Whole) -> Any:
         """The same cells with other values, in the caller's form."""
@@ -33,6 +34,8 @@ class Rows:
             dense = np.zeros(self.shape, np.int64)
             kernels.unpack_rows(self.indptr, self.indices, values, dense)
             return dense
+        if self.form is Rows:
+            return self.with_values(values)
         indptr = self.indptr.astype(np.int32 if self.indices.size < 2**31 else np.int64)
         return self.form((values, self.indices.view(np.int32), indptr), shape=self.shape)
 
@@ -44,8 +47,11 @@ class Rows:
 
 
 def read_rows(name: str, matrix: Any) -> Rows:
-    """Copy a CSR or dense matrix. Values and order of the cells are checked by the split."""
-    if issparse(matrix):
+    """Copy a CSR or dense matrix; take Rows as they are. Values and order of the cells are checked by
+    the split."""
+    if isinstance(matrix, Rows):
+        return matrix
+    if hasattr(matrix, "tocsr"):
         return _read_sparse(name, matrix)
     dense = np.asarray(matrix)
     if dense.ndim != 2:

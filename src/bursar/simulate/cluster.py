@@ -11,10 +11,10 @@ from itertools import pairwise
 from typing import Any
 
 import numpy as np
-from scipy.sparse import csr_array
 
 from bursar.errors import UsageError
 from bursar.rates.allocation import Allocation, allocate
+from bursar.rates.matrix import Rows
 from bursar.rates.scheduler import UNBOUNDED
 from bursar.rates.scheduler import kernels as scheduler
 from bursar.simulate import kernels
@@ -156,12 +156,12 @@ class Simulation:
         self.overloaded.append(int(allocation.overloaded.sum()))
         return allocation
 
-    def _estimate_demand(self, interval_s: float, left_ns: int) -> Any:
+    def _estimate_demand(self, interval_s: float, left_ns: int) -> Rows:
         part_ns = round(interval_s / self.control.parts * SECOND_NS)
         seen = (self._tables, self._history, self._newest, part_ns, left_ns, self.control.surprise)
         self._share(kernels.estimate_demands, (*seen, self._cells))
-        indptr, indices, data = kernels.gather_rows(self._cells)
-        return csr_array((data, indices, indptr), shape=(self.shape.tenants, self.shape.servers))
+        indptr, indices, values = kernels.gather_rows(self._cells)
+        return Rows((self.shape.tenants, self.shape.servers), indptr, indices, values, form=Rows)
 
     def _estimate_capacity(self, left_ns: int) -> Whole:
         """From the service rate while busy; before the first request what the server is known
@@ -172,11 +172,12 @@ class Simulation:
         return np.rint(rate * left_s).astype(np.int64)
 
     def _place(self, allocation: Allocation) -> None:
-        tokens = allocation.tokens
-        rows = (tokens.indptr.astype(np.int64), tokens.indices.astype(np.int32), tokens.data)
-        kernels.scatter_rows(*rows, self._cells)
+        self._scatter(allocation.tokens, self._cells)
         schedulers = (self._tables, self._heads, self._states)
         self._share(kernels.place, (*schedulers, self._dispatched, self._cells))
+
+    def _scatter(self, tokens: Rows, cells: Whole) -> None:
+        kernels.scatter_rows(tokens.indptr, tokens.indices, tokens.values, cells)
 
     def _serve(self, arrived: Any, start: float, stop: float) -> None:
         if stop <= start:

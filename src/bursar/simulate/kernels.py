@@ -154,8 +154,8 @@ def estimate_demands(
 def gather_rows(demand: Whole) -> Any:
     """Servers x tenants, as the rows of a sparse matrix of tenants x servers."""
     servers, tenants = demand.shape
-    indptr = np.zeros(tenants + 1, np.int64)
-    indices = np.empty(tenants * servers, np.int32)
+    indptr = np.zeros(tenants + 1, np.uint64)
+    indices = np.empty(tenants * servers, np.uint32)
     data = np.empty(tenants * servers, np.int64)
     found = 0
     for i in range(tenants):
@@ -169,7 +169,9 @@ def gather_rows(demand: Whole) -> Any:
 
 
 @njit(cache=True, nogil=True)
-def scatter_rows(indptr: Whole, indices: npt.NDArray[np.int32], data: Whole, cells: Whole) -> None:
+def scatter_rows(
+    indptr: npt.NDArray[np.uint64], indices: npt.NDArray[np.uint32], data: Whole, cells: Whole
+) -> None:
     """The way back: `cells` is servers x tenants."""
     cells[:] = 0
     for i in range(indptr.size - 1):

@@ -12,6 +12,7 @@ import numpy as np
 from bursar.errors import UsageError
 from bursar.policy.values import RatePolicy
 from bursar.rates.allowances import UNLIMITED, Allowances, allocate_allowances
+from bursar.rates.matrix import Rows
 from bursar.rates.scheduler import kernels as scheduler
 from bursar.simulate import kernels
 from bursar.simulate.cluster import Control, Simulation
@@ -120,8 +121,9 @@ class PolicySimulation(Simulation):
             (*schedulers, self._dispatched, priority, allowance, self._limited),
         )
 
-    def _spread_cells(self, tokens: Any) -> Whole:
-        cells = np.ascontiguousarray(tokens.toarray().T)
+    def _spread_cells(self, tokens: Rows) -> Whole:
+        cells = np.empty((self.shape.servers, self.shape.tenants), np.int64)
+        self._scatter(tokens, cells)
         cells[:, ~self._limited] = np.minimum(cells[:, ~self._limited], 2**53)
         return cells
 
