@@ -174,7 +174,7 @@ async def test_a_client_takes_from_its_lot(world: LiveWorld, far: Callable) -> N
     while there.try_acquire("acme") is not None:
         taken += 1
     assert taken <= 20
-    there.end_lot("acme")
+    there.hand.end("acme")
     await until(lambda: here.tallies()["acme"].granted_requests >= taken)
     assert toy(here).seen == taken
 
@@ -185,7 +185,7 @@ async def test_what_a_client_leaves_of_a_lot_comes_back(world: LiveWorld, far: C
     async with there.acquire("acme"):
         pass
     assert toy(here).left <= 79
-    there.end_lot("acme")
+    there.hand.end("acme")
     await until(lambda: toy(here).left == 99)
 
 

@@ -18,7 +18,8 @@ from bursar.errors import NetworkError, Refused, Unknown, UsageError
 from bursar.policy.values import PoolPolicy, RatePolicy, suggest
 from bursar.resource import wire
 from bursar.resource.decider import Seen
-from bursar.resource.door import AHEAD_MAX, Resource
+from bursar.resource.door import Resource
+from bursar.resource.hand import AHEAD_MAX
 from bursar.resource.lots import Issue
 from bursar.resource.tickets import Granted, Ticket
 from bursar.world import MILLISECOND_NS, SECOND_NS, Message, World
@@ -197,7 +198,7 @@ class Desk:
     async def _decide(self, session: Session, door: Resource, ticket: Ticket, number: int) -> Message:
         try:
             door.check(ticket)
-            granted = await door.decide(ticket)
+            granted = await door.asking.decide(ticket)
         except UsageError as error:
             return wire.Misused(str(error))
         except Refused as refused:
@@ -247,7 +248,7 @@ class Desk:
                 session.note_returned(number)
                 if number in session.taking:
                     door, ticket, _ = session.taking[number]
-                    door.forsake(ticket)
+                    door.asking.forsake(ticket)
         if problems:
             raise problems[0]
         return wire.Done()

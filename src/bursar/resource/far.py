@@ -69,7 +69,7 @@ class Far:
         for decider in self._deciders.values():
             tenant = decider.lots.get(lot)
             if tenant is not None:
-                decider.door.end_lot(tenant)
+                decider.door.hand.end(tenant)
 
     async def close(self) -> None:
         """Give back what is to be given back, for as long as the caller has patience."""
