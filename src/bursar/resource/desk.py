@@ -210,6 +210,7 @@ class Desk:
         self.counts["granted"] += 1
         session.grants[number] = Held(door, ticket.tenant, granted)
         if granted.ahead:
+            door.elsewhere = self
             session.lots[number] = Out(door, ticket.tenant, granted)
         if number in session.returned or self._sessions.get(session.client) is not session:
             await self._return(session, number, granted.amount)

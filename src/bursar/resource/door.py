@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Awaitable, Sequence
-from typing import Any
+from typing import Any, Protocol
 
 from bursar.errors import Refused, UsageError
 from bursar.policy.values import ResourcePolicy, suggest
@@ -18,10 +18,19 @@ from bursar.resource.deadlines import Deadlines
 from bursar.resource.decider import Decider, Explanation
 from bursar.resource.grants import Acquisition, Grant
 from bursar.resource.hand import Hand
+from bursar.resource.lots import Issue
 from bursar.resource.statistics import Statistics, Tally
 from bursar.resource.tallies import TallyCounter
 from bursar.resource.tickets import Granted, Ticket
 from bursar.world import World
+
+
+class Elsewhere(Protocol):
+    """Whoever hands this resource's lots to others: the daemon's desk."""
+
+    async def recall(self, door: Resource, issue: Issue) -> int | None: ...
+
+    async def recall_all(self, door: Resource) -> None: ...
 
 
 class Resource:
@@ -42,7 +51,9 @@ class Resource:
         self._lots = self.hand.lots
         self._started = False
         self._set_policy(policy)
+        self.elsewhere: Elsewhere | None = None
         decider.collect = self.hand.tell
+        decider.recall = self._recall
 
     def _set_policy(self, policy: ResourcePolicy | None) -> None:
         self.policy = policy
@@ -65,6 +76,14 @@ class Resource:
         await self.decider.reconfigure(policy)
         self._set_policy(policy)
         self.hand.end_all()
+        if self.elsewhere is not None:
+            await self.elsewhere.recall_all(self)
+
+    async def _recall(self, issue: Issue) -> int | None:
+        """End a lot that is out; how many tokens came back, None if its holder did not answer."""
+        if not issue.held_by:
+            return self.hand.end(issue.tenant)
+        return None if self.elsewhere is None else await self.elsewhere.recall(self, issue)
 
     # -- acquiring
 

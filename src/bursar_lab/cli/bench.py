@@ -10,6 +10,7 @@ import typer
 from bursar.cli.exits import EXIT_CODES
 
 BENCHMARKS = {
+    "acquire": "bursar_lab.benchmarks.acquire:run",
     "allocation": "bursar_lab.benchmarks.allocation:run",
     "asgi": "bursar_lab.benchmarks.asgi:run",
     "claims": "bursar_lab.benchmarks.claims:run",
