@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import AsyncIterator, Callable
 
 import pytest
+from tests.resources.toys import ToyDecider
 
 from bursar.errors import Refused, Unknown, UsageError
 from bursar.policy.values import QuotaPolicy, QuotaTenant
@@ -14,7 +15,6 @@ from bursar.resource.desk import Desk
 from bursar.resource.door import Resource
 from bursar.runtime.client import Bursar
 from bursar.runtime.world import LiveWorld, open_world
-from tests.resources.toys import ToyDecider
 
 TENANTS = {"acme": QuotaTenant(limit=1000), "globex": QuotaTenant(limit=1000)}
 
@@ -26,7 +26,9 @@ async def world() -> AsyncIterator[LiveWorld]:
     await world.close()
 
 
-async def open_door(world: LiveWorld, left: int = 100, *, shadow: bool = False, **settings: object) -> Resource:
+async def open_door(
+    world: LiveWorld, left: int = 100, *, shadow: bool = False, **settings: object
+) -> Resource:
     decider = ToyDecider("toy", left, now=world.clock.now, **settings)  # type: ignore[arg-type]
     door = Resource(world, decider, QuotaPolicy(name="toy", tenants=TENANTS, shadow=shadow))
     await door.start()

@@ -48,7 +48,9 @@ class ToyDecider(Decider):
         now = self._now()
         ahead = min(ticket.ahead, self.left, self._lot) if not self.queue else 0
         until = now + 10**9
-        issue = self.ahead.issue(ticket.tenant, "", ticket.held_by, ahead, until, self.period) if ahead else None
+        issue = (
+            self.ahead.issue(ticket.tenant, "", ticket.held_by, ahead, until, self.period) if ahead else None
+        )
         self.left -= ahead
         return Granted(ticket.amount, period=self.period, ahead=ahead, until=until, data=issue)
 

@@ -12,6 +12,7 @@ from bursar.cli.exits import EXIT_CODES
 from bursar.errors import UsageError
 
 EXPERIMENTS = {
+    "door-clients": "bursar_lab.experiments.door:clients",
     "claims-rectangular": "bursar_lab.experiments.claims:rectangular",
     "claims-hierarchical": "bursar_lab.experiments.claims:hierarchical",
     "claims-availability": "bursar_lab.experiments.claims:availability",

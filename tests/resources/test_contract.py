@@ -1,0 +1,30 @@
+"""The contract of the front door, line by line: five kinds, here and through a daemon, async and sync,
+at default settings. (`test_breaches.py` breaks each line once, and sees that it is caught here.)"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.resources import lines
+from tests.resources.places import KINDS, WAYS, Caller, make_policy, open_way
+
+
+@pytest.fixture(params=WAYS)
+async def caller(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[Caller]:
+    async with open_way(request.param, make_policy(tmp_path)) as opened:
+        yield opened
+
+
+@pytest.mark.parametrize("line", lines.LINES, ids=lambda line: line.__name__)
+async def test_every_kind_keeps(line: Any, caller: Caller) -> None:
+    await line(caller)
+
+
+@pytest.mark.parametrize("way", WAYS)
+async def test_shadow_lets_everybody_go_and_counts(way: str, tmp_path: Path) -> None:
+    policy = make_policy(tmp_path, **dict.fromkeys(KINDS, "shadow = true"))
+    async with open_way(way, policy) as caller:
+        await lines.shadow_lets_everybody_go_and_counts(caller)
