@@ -96,3 +96,31 @@ async def test_context_variables_stay_inside() -> None:
     assert task is not None
     assert await task == 5
     assert variable.get() == 0
+
+
+async def test_what_is_cancelled_before_its_task_ran_leaves_nothing_behind() -> None:
+    held: list[str] = []
+
+    async def work() -> None:
+        held.append("place")
+        try:
+            await asyncio.Event().wait()
+        finally:
+            held.remove("place")
+
+    loop = asyncio.get_running_loop()
+    started: asyncio.Future[asyncio.Task[object] | None] = loop.create_future()
+
+    def begin_and_cancel() -> None:
+        task = eager.start(loop, work())
+        assert task is not None
+        task.cancel()  # before the loop gave it a turn
+        started.set_result(task)
+
+    loop.call_soon(begin_and_cancel)
+    task = await started
+    assert task is not None
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    await asyncio.sleep(0)
+    assert held == []

@@ -1,4 +1,4 @@
-"""A resource for tests, in place of a kind: a counter with a limit, in this process alone.
+"""A decider for tests, in place of a kind: a counter with a limit, in this process alone.
 
 It stands in for the quota kind (`kinds.MODULES["quota"]`), so that policies, the daemon and its
 clients run whole. What it grants is appended to the file BURSAR_TOY_LOG, where that is set.
@@ -6,72 +6,98 @@ clients run whole. What it grants is appended to the file BURSAR_TOY_LOG, where 
 
 from __future__ import annotations
 
-import asyncio
 import os
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Mapping
+from typing import Annotated, Any
 
-from bursar.errors import Refused, UsageError
+import msgspec
+
+from bursar.errors import Refused, Unknown
 from bursar.policy import QuotaPolicy
-from bursar.resource import Acquisition, Explanation, Grant, Resource
-from bursar.world import SECOND_NS, World
+from bursar.resource import Decider, Explanation, Granted, Offers, Ticket
+from bursar.resource.door import Resource
+from bursar.resource.statistics import counter, gauge, label, labelled
+from bursar.world import World
 
 TOY_NAME = __name__
 
 
-class ToyResource(Resource):
+class ToyTenant(msgspec.Struct, frozen=True):
+    held: Annotated[int, gauge("tokens that grants hold")]
+    spent: Annotated[int, counter("tokens that were used")]
+
+
+class ToyStatistics(msgspec.Struct, frozen=True):
+    calls: Annotated[int, counter("times it was asked")]
+    unit: Annotated[str, label("what it counts")]
+    tenants: Annotated[Mapping[str, ToyTenant], labelled("tenant")]
+
+
+class ToyDecider(Decider):
     kind = "quota"
-    prefetch_tokens = 10
-    prefetch_ns = SECOND_NS // 2
+    offers = Offers(keys=True, refunds=True)
 
     def __init__(self, world: World, name: str, policy: QuotaPolicy) -> None:
-        super().__init__(name)
-        self.world = world
+        self.name = name
         self.policy = policy
         self.held: dict[str, int] = {}
         self.spent: dict[str, int] = {}
-        self.keys: dict[str, Grant] = {}
+        self.keys: dict[str, Granted] = {}
+        self.waiting: list[Ticket] = []
+        self.silent = False
         self.calls = 0
         self.reconfigured = 0
-        self._changed = asyncio.Event()
 
     def left(self, tenant: str) -> int:
         limit: int = self.policy.tenant(tenant).limit
         return limit - self.held.get(tenant, 0) - self.spent.get(tenant, 0)
 
-    def try_acquire(self, tenant: str, amount: int = 1) -> Grant | None:
-        if self.left(tenant) < amount:
-            return None
-        self.held[tenant] = self.held.get(tenant, 0) + amount
-        return Grant(self, tenant, amount)
+    def is_ready(self) -> bool:
+        return True
 
-    async def _take(self, tenant: str, amount: int, wait_ns: int, key: str | None) -> Grant:
+    def most(self, ticket: Ticket) -> int | None:
+        return None
+
+    def decide(self, ticket: Ticket) -> None:
         self.calls += 1
-        if tenant == "broken":
+        if ticket.tenant == "broken":
             raise ZeroDivisionError("the toy is broken")
-        if key is not None and key in self.keys:
-            return self.keys[key]
-        until = self.world.clock.now() + wait_ns
-        while (grant := self.try_acquire(tenant, amount)) is None:
-            left_ns = until - self.world.clock.now()
-            if left_ns <= 0:
-                limit = self.policy.tenant(tenant).limit
-                raise Refused("the toy is used up", limit=limit, remaining=self.left(tenant), retry_after=1.5)
-            self._changed.clear()
-            try:
-                async with asyncio.timeout(left_ns / SECOND_NS):
-                    await self._changed.wait()
-            except TimeoutError:
-                continue
-        if key is not None:
-            self.keys[key] = grant
-        self._log(tenant, amount)
-        return grant
+        if ticket.key is not None and ticket.key in self.keys:
+            known = self.keys[ticket.key]
+            ticket.give(Granted(known.amount, replayed=True, data=known.data))
+        else:
+            self.waiting.append(ticket)
+            self.serve()
 
-    def claim(
-        self, names: Sequence[str], tenant: str, *, wait: float = 0.0, key: str | None = None
-    ) -> Acquisition:
-        raise UsageError("the toy has no names")
+    def serve(self) -> None:
+        for ticket in list(self.waiting):
+            if self.left(ticket.tenant) >= ticket.amount and not self.silent:
+                self.waiting.remove(ticket)
+                self.held[ticket.tenant] = self.held.get(ticket.tenant, 0) + ticket.amount
+                granted = Granted(ticket.amount, data=[ticket.tenant, ticket.amount])
+                if ticket.key is not None:
+                    self.keys[ticket.key] = granted
+                self._log(ticket.tenant, ticket.amount)
+                ticket.give(granted)
+
+    def withdraw(self, ticket: Ticket) -> Refused | Unknown | None:
+        self.waiting.remove(ticket)
+        if self.silent:
+            self.waiting.append(ticket)
+            return None
+        limit = self.policy.tenant(ticket.tenant).limit
+        return Refused("the toy is used up", limit=limit, remaining=self.left(ticket.tenant), retry_after=1.5)
+
+    def take_back(self, tenant: str, granted: Granted, unused: int) -> None:
+        granted.data[1] -= unused
+        self.held[tenant] -= unused
+        self.serve()
+
+    def finish(self, granted: Granted) -> None:
+        tenant, used = granted.data
+        granted.data[1] = 0
+        self.held[tenant] -= used
+        self.spent[tenant] = self.spent.get(tenant, 0) + used
 
     def _log(self, tenant: str, amount: int) -> None:
         path = os.environ.get("BURSAR_TOY_LOG")
@@ -79,19 +105,10 @@ class ToyResource(Resource):
             with open(path, "a") as file:
                 file.write(f"{tenant} {amount}\n")
 
-    async def _give_back(self, grant: Grant) -> None:
-        used = grant.amount if grant.used is None else min(grant.used, grant.amount)
-        self.held[grant.tenant] -= grant.amount
-        self.spent[grant.tenant] = self.spent.get(grant.tenant, 0) + used
-        self._changed.set()
-
-    def used_on_error(self, grant: Grant) -> int | None:
-        return 0
-
-    async def reconfigure(self, policy: QuotaPolicy) -> None:
+    async def reconfigure(self, policy: Any) -> None:
         self.policy = policy
         self.reconfigured += 1
-        self._changed.set()
+        self.serve()
 
     def explain(self, tenant: str) -> Explanation:
         limit = self.policy.tenant(tenant).limit
@@ -103,13 +120,13 @@ class ToyResource(Resource):
             figures={"limit": limit, "left": self.left(tenant)},
         )
 
-    def statistics(self) -> Mapping[str, Any]:
+    def statistics(self) -> ToyStatistics:
         tenants = {
-            tenant: {"held": self.held.get(tenant, 0), "spent": self.spent.get(tenant, 0)}
+            tenant: ToyTenant(self.held.get(tenant, 0), self.spent.get(tenant, 0))
             for tenant in self.policy.tenants
         }
-        return {"calls": self.calls, "unit": "toys", "tenants": tenants}
+        return ToyStatistics(self.calls, "toys", tenants)
 
 
 def open_resource(world: World, name: str, policy: QuotaPolicy) -> Resource:
-    return ToyResource(world, name, policy)
+    return Resource(world, ToyDecider(world, name, policy), policy)

@@ -321,11 +321,13 @@ class Desk:
             await self._world.clock.sleep(SWEEP_NS)
             oldest = self._world.clock.now() - self._grace_ns
             for session in list(self._sessions.values()):
-                if session.heard_at < oldest and not session.taking:
+                if session.heard_at < oldest:
                     del self._sessions[session.client]
                     await self._end(session)
 
     async def _end(self, session: Session) -> None:
+        for door, ticket, _ in list(session.taking.values()):
+            door.asking.forsake(ticket)
         if session.grants:
             self._world.trace("client.lost", client=session.client, grants=len(session.grants))
         for held in session.grants.values():
