@@ -26,7 +26,9 @@ from bursar.errors import (
     UnreachableError,
     UsageError,
 )
-from bursar.resource import Acquisition, Explanation, Grant, Resource
+from bursar.resource.decider import Explanation
+from bursar.resource.door import Resource
+from bursar.resource.grants import Acquisition, Grant
 
 if TYPE_CHECKING:
     from bursar import sync
