@@ -283,7 +283,8 @@ class Desk:
     def _forget_lots(self, session: Session) -> None:
         """Lots that are over are kept for what may come back of them yet; the oldest are forgotten."""
         if len(session.lots) > 2 * LOTS_KEPT:
-            over = [number for number, out in session.lots.items() if out.over]
+            now = self._world.clock.now()
+            over = [n for n, out in session.lots.items() if out.over or out.granted.until <= now]
             for number in over[: len(over) - LOTS_KEPT]:
                 del session.lots[number]
 
@@ -292,7 +293,7 @@ class Desk:
         session = self._sessions.get(issue.held_by)
         if session is None:
             return 0
-        numbers = [number for number, out in _out_of(session, door) if out.tenant == issue.tenant]
+        numbers = [number for number, out in self._out_of(session, door) if out.tenant == issue.tenant]
         back = [await self._recall_lot(session, number) for number in numbers]
         return None if None in back else sum(tokens or 0 for tokens in back)
 
@@ -311,8 +312,14 @@ class Desk:
     async def recall_all(self, door: Resource) -> None:
         """The policy of a resource changed: lots that were charged under the old one come back."""
         for session in list(self._sessions.values()):
-            for number, _ in _out_of(session, door):
+            for number, _ in self._out_of(session, door):
                 await self._recall_lot(session, number)
+
+    def _out_of(self, session: Session, door: Resource) -> list[tuple[int, Out]]:
+        """The lots of a resource that the client may still spend from."""
+        now = self._world.clock.now()
+        lots = session.lots.items()
+        return [(n, out) for n, out in lots if out.door is door and not out.over and out.granted.until > now]
 
     # -- clients that go away
 
@@ -340,11 +347,6 @@ class Desk:
         if held.granted.id and held.door.decider.offers.settles:
             return None  # it is settled by its id, or expires by its policy
         return held.door.lose(held.granted)
-
-
-def _out_of(session: Session, door: Resource) -> list[tuple[int, Out]]:
-    """The lots of a resource that the client still holds."""
-    return [(number, out) for number, out in session.lots.items() if out.door is door and not out.over]
 
 
 def describe(door: Resource) -> wire.Described:

@@ -43,6 +43,8 @@ PPM = 1_000_000
 class Far:
     """The resources of a daemon, as its client has them."""
 
+    decider_class: type[FarDecider]
+
     def __init__(self, world: World, peers: Sequence[str], token: str | None = None) -> None:
         self.resources: dict[str, Resource] = {}
         self._deciders: dict[str, FarDecider] = {}
@@ -59,7 +61,7 @@ class Far:
         for name, each in described.items():
             known = self._deciders.get(name)
             if known is None:
-                self._deciders[name] = decider = FarDecider(self._line, name, each)
+                self._deciders[name] = decider = self.decider_class(self._line, name, each)
                 self.resources[name] = Resource(self._world, decider, None)
                 decider.door = self.resources[name]
             else:
@@ -367,3 +369,6 @@ class FarDecider(Decider):
         reply = await self._line.ask(wire.Count(self.name))
         assert isinstance(reply, wire.Counted), "asked for"
         return reply.statistics
+
+
+Far.decider_class = FarDecider

@@ -41,11 +41,11 @@ class Line:
         self._peers = tuple(peers)
         self._at = 0
         self._token = token
-        self._number = 0
+        self._number = world.incarnation << 32  # never one of an earlier life under the same name
         self._back: dict[str, dict[int, int]] = {}
         self._told: list[wire.Told] = []
         self._settling: dict[tuple[str, str], wire.Settle] = {}
-        self._serial = 0
+        self._serial = world.incarnation << 32
         self.away = False
         self._returning = False
         self._holding = 0
