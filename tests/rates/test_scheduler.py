@@ -10,7 +10,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from bursar.errors import UsageError
-from bursar.rates.scheduler import BURST_DEFAULT, COST_MAX, UNBOUNDED, Scheduler, kernels
+from bursar.rates.scheduler import COST_MAX, UNBOUNDED, Scheduler, kernels
+from bursar.world import MILLISECOND_NS, SECOND_NS
+
+BURST_NS = SECOND_NS // 20
 
 
 @dataclass
@@ -345,44 +348,54 @@ def test_tenants_can_be_added_at_any_time():
     check_rings(s)
 
 
-@pytest.mark.parametrize("burst", [None, BURST_DEFAULT])
+@pytest.mark.parametrize("period_ns", [None, SECOND_NS])
 @pytest.mark.parametrize("count", [10, 1_000, 100_000])
-def test_a_choice_takes_as_many_steps_among_many_tenants_as_among_few(count, burst):
+def test_a_choice_takes_as_many_steps_among_many_tenants_as_among_few(count, period_ns):
     """Counted in rows worked on: one for each choice, and at most the bounded number of
     releases where tenants are paced."""
-    s = Scheduler([1] * count, burst=burst)
+    s = Scheduler([1] * count, period_ns=period_ns)
     everyone = np.arange(count)
-    s.grant_many(everyone, np.full(count, 3), np.full(count, 1))
+    s.grant_many(everyone, np.full(count, 3), np.full(count, 1), np.full(count, 3), 0)
     only = everyone[:: max(1, count // 10)]
     for tenant in only:
-        s.arrive(tenant, 3)
+        s.arrive(tenant, 3, 0)
     worst = 0
     served = 0
     for step in range(60):
         before = s.visits
-        served += s.choose(step / 59) >= 0
+        served += s.choose(step * SECOND_NS // 59) >= 0
         worst = max(worst, s.visits - before)
     assert served == 3 * only.size
-    assert worst <= (1 if burst is None else 9)
+    assert worst <= (1 if period_ns is None else 9)
 
 
 # Pacing
 
 
-def run_paced(s: Scheduler, periods: int, steps: int, allowance: int, priority: int, idle_until: float = 0.0):
-    """Times (in periods) at which a tenant with a long queue is dispatched, served as soon as
-    the scheduler allows."""
-    times = []
-    for period in range(periods):
-        s.open_period()
-        s.grant(0, allowance, priority)
-        for step in range(steps):
-            now = step / steps
-            if period == 0 and now < idle_until:
-                continue
-            if s.pending[0] == 0:
-                s.arrive(0, 10**6)
-            times += [period + now] * len(s.choose_many(10**5, now))
+def make_paced(limit: int, burst_ns: int = BURST_NS, priority: int = 0, now: int = 0) -> Scheduler:
+    s = Scheduler([1], period_ns=SECOND_NS)
+    s.set_burst(0, burst_ns)
+    s.grant(0, limit, priority, limit, now)
+    return s
+
+
+def run_paced(
+    s: Scheduler, periods: int, steps: int, limit: int, priority: int = 0, busy: tuple[float, float] = (0, 9e9)
+) -> np.ndarray:
+    """Times (in periods) at which a tenant with a long queue from `busy[0]` to `busy[1]` on is
+    dispatched, served as soon as the scheduler allows."""
+    times: list[float] = []
+    for step in range(periods * steps):
+        now = step * SECOND_NS // steps
+        if step % steps == 0:
+            s.open_period(now)
+            s.grant(0, limit, priority, limit, now)
+        waits = busy[0] <= step / steps < busy[1]
+        if waits and s.pending[0] == 0:
+            s.arrive(0, 10**6, now)
+        while not waits and s.pending[0]:
+            s.withdraw(0)
+        times += [step / steps] * len(s.choose_many(10**5, now))
     return np.array(times)
 
 
@@ -390,69 +403,191 @@ def busiest_window(times: np.ndarray) -> int:
     return int((np.searchsorted(times, times + 1.0, side="left") - np.arange(times.size)).max())
 
 
-@pytest.mark.parametrize("idle_until", [0.0, 0.5, 0.95])
-def test_pacing_keeps_a_window_over_two_periods_near_the_limit(idle_until):
-    paced = run_paced(Scheduler([1], burst=0.05), 3, 2000, 1000, 0, idle_until)
+@pytest.mark.parametrize("begins", [0.0, 0.5, 0.95])
+@pytest.mark.parametrize("priority", [0, 900])
+def test_pacing_keeps_a_window_over_two_periods_near_the_limit(begins, priority):
+    """The reserved part too: what comes first need not come all at once."""
+    paced = run_paced(make_paced(1000), 3, 2000, 1000, priority, (begins, 9))
     assert busiest_window(paced) <= 1000 * 1.05 + 1
-    plain = run_paced(Scheduler([1]), 3, 2000, 1000, 0, idle_until)
-    assert busiest_window(plain) >= (1900 if idle_until else 1000)
+    plain = run_paced(Scheduler([1]), 3, 2000, 1000, priority, (begins, 9))
+    assert busiest_window(plain) >= (1900 if begins else 1000)
 
 
 def test_a_paced_tenant_that_waits_all_along_gets_its_whole_limit():
-    s = Scheduler([1], burst=0.05)
-    times = run_paced(s, 4, 3000, 1000, 0)
-    assert np.bincount(times.astype(int)).min() >= 990
+    times = run_paced(make_paced(1000), 4, 3000, 1000)
+    assert np.bincount(times.astype(int)).min() >= 999
     assert busiest_window(times) <= 1051
 
 
-def test_pacing_does_not_hold_back_the_reservation():
-    """Tokens that come late in the period, with priority, are all spent in what is left of it."""
-    s = Scheduler([1], burst=0.05)
-    s.arrive(0, 2000)
-    s.grant(0, 10)
-    s.choose_many(100, 0.9)
-    s.grant(0, 1000, 800)
-    assert len(s.choose_many(2000, 0.95)) >= 790
-    assert s.priority_left.tolist() == [0]
+@pytest.mark.parametrize("late_ns", [0, 30 * MILLISECOND_NS, 200 * MILLISECOND_NS])
+def test_one_that_waited_for_others_or_for_its_tokens_catches_up_within_the_period(late_ns):
+    s = make_paced(100, burst_ns=0)
+    s.arrive(0, 1000, 0)
+    assert len(s.choose_many(1000, late_ns)) == late_ns // (10 * MILLISECOND_NS) + 1
+    s.open_period(SECOND_NS)
+    s.grant(0, 0, 0, 1, SECOND_NS)
+    assert s.choose(SECOND_NS + SECOND_NS // 4) == -1
+    s.grant(0, 90, 90, 100, SECOND_NS + SECOND_NS // 2)
+    assert len(s.choose_many(1000, SECOND_NS + SECOND_NS // 2)) >= 50
 
 
-def test_priority_is_charged_to_the_pace():
-    """Having spent its reservation at once, a tenant waits until its pace has caught up, so that
-    a steady tenant shows its limit in every window."""
-    s = Scheduler([1], burst=0.05)
-    times = run_paced(s, 4, 2000, 1000, 500)
-    assert (times < 0.4).sum() == 500
-    assert busiest_window(times) <= 1051
+def test_one_that_had_nothing_to_send_saved_nothing_up():
+    s = make_paced(100)
+    assert [s.take(0, 1, 700 * MILLISECOND_NS) for _ in range(6)] == [0] * 5 + [None]
+    assert s.take(0, 1, 710 * MILLISECOND_NS) == 0
+    assert s.take(0, 1, 710 * MILLISECOND_NS) is None
+
+
+def test_what_was_saved_up_by_waiting_does_not_outlast_the_period():
+    s = make_paced(100)
+    s.arrive(0, 1000, 0)
+    s.open_period(SECOND_NS)
+    s.grant(0, 100, 0, 100, SECOND_NS)
+    assert len(s.choose_many(1000, SECOND_NS)) == 5
+
+
+def test_five_a_minute_is_five_at_once_and_then_one_every_twelve_seconds():
+    minute = 60 * SECOND_NS
+    s = Scheduler([1], period_ns=minute)
+    s.set_burst(0, minute)
+    s.grant(0, 5, 0, 5, 0)
+    assert [s.take(0, 1, 59 * SECOND_NS) for _ in range(6)] == [0] * 5 + [None]
+    s.open_period(minute)
+    s.grant(0, 5, 0, 5, minute)
+    taken = [moment for moment in range(60, 120) if s.take(0, 1, moment * SECOND_NS) is not None]
+    assert taken == [71, 83, 95, 107, 119]
 
 
 def test_a_tenant_without_limit_is_not_paced():
-    s = Scheduler([1], burst=0.05)
-    s.arrive(0, 10_000)
-    s.grant(0, UNBOUNDED)
-    assert len(s.choose_many(20_000, 0.0)) == 10_000
+    s = Scheduler([1], period_ns=SECOND_NS)
+    s.arrive(0, 10_000, 0)
+    s.grant(0, UNBOUNDED, now=0)
+    assert len(s.choose_many(20_000, 0)) == 10_000
 
 
-def test_a_pace_of_its_own_lets_a_small_allowance_go_at_once():
-    s = Scheduler([1], burst=0.05)
-    s.arrive(0, 100)
-    s.grant(0, 20, 0, 10_000)
-    assert len(s.choose_many(100, 0.0)) == 20
+def test_a_request_larger_than_the_burst_goes_and_those_after_it_wait_for_it():
+    s = make_paced(100)
+    assert s.take(0, 50, 0) == 0
+    assert s.find_due(0, 1) == 460 * MILLISECOND_NS
+    assert s.take(0, 1, 459 * MILLISECOND_NS) is None
+    assert s.take(0, 1, 460 * MILLISECOND_NS) == 0
+    assert s.find_due(0, 50) == 510 * MILLISECOND_NS
+
+
+def test_who_is_ahead_of_its_pace_is_as_many_tokens_ahead_of_the_next():
+    """A server where a tenant had a small part of its tokens gets all of them: what it used at the
+    old pace is not held against the new one."""
+    s = make_paced(2, burst_ns=0)
+    assert s.take(0, 1, 0) == 0
+    s.grant(0, 400, 0, 400, 10 * MILLISECOND_NS)
+    assert s.find_due(0) == 10 * MILLISECOND_NS + 2_450_000
+    s.grant(0, 400, 0, 2, 10 * MILLISECOND_NS)
+    assert s.find_due(0) == 500 * MILLISECOND_NS
 
 
 def test_the_scheduler_says_when_a_paced_tenant_may_go_on():
-    s = Scheduler([1, 1], burst=0.05)
+    s = Scheduler([1, 1], period_ns=SECOND_NS)
+    s.set_burst(0, BURST_NS)
     assert s.find_release() is None
-    s.arrive(0, 1000)
-    s.grant(0, 200)
-    assert len(s.choose_many(1000, 0.1)) == 10
+    tenth = SECOND_NS // 10
+    s.arrive(0, 1000, tenth)
+    s.grant(0, 200, 0, 200, tenth)
+    assert len(s.choose_many(1000, tenth)) == 10
     release = s.find_release()
-    assert release is not None and 0.1 < release < 0.11
-    assert s.choose(release - 0.0001) == -1
+    assert release is not None and s.find_due(0) <= release <= s.find_due(0) + SECOND_NS // 1000
+    assert s.choose(release - 1_000_000) == -1
     assert s.choose(release) == 0
-    s.grant(0, 11)
-    assert s.choose(1.0) == -1
+    s.grant(0, 11, 0, 200, release)
+    assert s.choose(SECOND_NS) == -1
     assert s.find_release() is None
     assert Scheduler([1]).find_release() is None
+
+
+@pytest.mark.parametrize("period_ns", [10 * MILLISECOND_NS, SECOND_NS, 86_400 * SECOND_NS])
+def test_nobody_waits_much_longer_than_its_pace_asks_whatever_the_period(period_ns):
+    """In a day too, of which a thousandth is more than a minute."""
+    s = Scheduler([1], period_ns=period_ns)
+    s.grant(0, 1000, 0, 1000, 0)
+    s.arrive(0, 50, 0)
+    now: int | None = 0
+    went = looks = 0
+    while went < 20:
+        looks += 1
+        assert now is not None and looks < 3000
+        while s.choose(now) == 0:
+            assert now - went * period_ns // 1000 <= MILLISECOND_NS * 1.1
+            went += 1
+        now = s.find_release()
+
+
+# Tokens ahead, and tokens that come back
+
+
+def test_tokens_ahead_are_what_allowance_and_burst_have_and_not_more():
+    s = make_paced(100)
+    assert s.take(0, 1, 0, more=2) == 2
+    assert s.take(0, 1, 0, more=100) == 1, "the burst is five"
+    assert s.take(0, 1, 0) is None
+    assert s.dispatched.tolist() == [5]
+    small = make_paced(3, burst_ns=SECOND_NS)
+    assert small.take(0, 1, 0, more=100) == 2
+    free = Scheduler([1], period_ns=SECOND_NS)
+    free.grant(0, UNBOUNDED, now=0)
+    assert free.take(0, 1, 0, more=100) == 100
+
+
+def test_tokens_that_come_back_undo_the_count_and_the_pace():
+    s = make_paced(100)
+    assert s.take(0, 1, 0, more=4) == 4
+    s.give_back(0, 4, 0)
+    assert s.dispatched.tolist() == [1]
+    assert s.take(0, 1, 0, more=100) == 3
+
+
+def test_tokens_that_come_back_bring_no_time_with_them():
+    """A lot that was out while its tenant's burst was refilled: two bursts at once otherwise."""
+    s = make_paced(100)
+    assert s.take(0, 1, 0, more=4) == 4
+    s.give_back(0, 4, SECOND_NS // 2)
+    assert s.dispatched.tolist() == [1]
+    assert s.take(0, 1, SECOND_NS // 2, more=100) == 4
+    assert s.take(0, 1, SECOND_NS // 2) is None
+
+
+def test_whoever_waits_may_go_when_tokens_come_back():
+    s = make_paced(5, burst_ns=SECOND_NS)
+    assert s.take(0, 1, 0, more=4) == 4
+    s.arrive(0, 2, 0)
+    assert s.choose(0) == -1
+    s.give_back(0, 1, 0)
+    assert s.choose_many(5, 0).tolist() == [0]
+
+
+@settings(max_examples=200, deadline=None)
+@given(
+    script=st.lists(
+        st.tuples(st.integers(1, 4), st.integers(0, 12), st.integers(0, 6), st.integers(0, 80)), max_size=60
+    )
+)
+def test_whatever_is_taken_ahead_and_comes_back_a_window_shows_the_limit_and_a_burst(script):
+    """Used: what was taken less what came back, by the time it was taken."""
+    s = make_paced(100, burst_ns=100 * MILLISECOND_NS)
+    used: list[list[int]] = []
+    now = 0
+    for cost, more, back, wait_ms in script:
+        now += wait_ms * MILLISECOND_NS
+        got = s.take(0, cost, now, more=more)
+        if got is not None:
+            used.append([now, cost + got])
+        if used and back:
+            gone = min(back, used[-1][1])
+            used[-1][1] -= gone
+            s.give_back(0, gone, now)
+        assert s.dispatched[0] == sum(tokens for _, tokens in used) <= 100
+    for first, (begins, _) in enumerate(used):
+        for ends, _ in used[first:]:
+            seen = sum(tokens for at, tokens in used if begins <= at <= ends)
+            assert seen <= 10 + (ends - begins) / (10 * MILLISECOND_NS) + 1e-6
 
 
 @pytest.mark.parametrize(
@@ -474,8 +609,10 @@ def test_the_scheduler_says_when_a_paced_tenant_may_go_on():
         lambda s: s.grant_many(np.array([0]), np.array([1]), np.array([2])),
         lambda s: s.grant_many(np.array([0, 1]), np.array([1]), np.array([0])),
         lambda s: Scheduler([0]),
-        lambda s: Scheduler([1], burst=2.0),
-        lambda s: Scheduler([1], burst=BURST_DEFAULT).choose(),
+        lambda s: s.give_back(0, -1),
+        lambda s: s.set_burst(0, -1),
+        lambda s: Scheduler([1], period_ns=0),
+        lambda s: Scheduler([1], period_ns=SECOND_NS).choose(),
     ],
 )
 def test_bad_calls_say_what_to_pass(call):
@@ -487,22 +624,23 @@ def test_bad_calls_say_what_to_pass(call):
 
 @settings(max_examples=100, deadline=None)
 @given(
-    burst=st.sampled_from((None, BURST_DEFAULT)),
+    period_ns=st.sampled_from((None, SECOND_NS)),
     script=st.lists(st.tuples(st.integers(0, 2), st.integers(1, 3), st.integers(0, 40)), max_size=60),
 )
-def test_taking_at_once_is_arriving_and_being_chosen(burst, script):
-    at_once, by_steps = (Scheduler([1, 2, 1], burst=burst) for _ in range(2))
+def test_taking_at_once_is_arriving_and_being_chosen(period_ns, script):
+    at_once, by_steps = (Scheduler([1, 2, 1], period_ns=period_ns) for _ in range(2))
     for scheduler in (at_once, by_steps):
         for tenant in range(3):
-            scheduler.grant(tenant, 20, 5 * tenant)
-    moment = 0.0
+            scheduler.set_burst(tenant, BURST_NS)
+            scheduler.grant(tenant, 20, 5 * tenant, 20, 0)
+    now = 0
     for tenant, cost, wait in script:
-        moment = min(1.0, moment + wait / 1000)
+        now += wait * MILLISECOND_NS
         by_steps.price(tenant, cost)
-        by_steps.arrive(tenant)
-        chosen = by_steps.choose(moment) == tenant
+        by_steps.arrive(tenant, 1, now)
+        chosen = by_steps.choose(now) == tenant
         if not chosen:
             by_steps.withdraw(tenant)
-        assert at_once.take(tenant, cost, moment) == chosen
+        assert (at_once.take(tenant, cost, now) == 0) == chosen
         for column in ("pending", "dispatched", "allowance"):
             assert np.array_equal(getattr(at_once, column), getattr(by_steps, column))

@@ -22,15 +22,14 @@ number; here a tenant that becomes eligible goes to the end, which takes the sam
 `price` what the one at the front costs, whenever that changes. A request goes only if the
 allowance covers it whole; with any priority token left it goes first.
 
-**Pacing.** With `burst`, requests beyond the priority part are spread over the period: a tenant
-is never further ahead of its pace (`pace` tokens a period, its allowance if not given) than
-`burst` of a period, and what it did not use does not pile up. Then any window as long as a
-period sees at most pace * (1 + burst) tokens and one request more, where two unpaced periods
-back to back could show twice the limit. The priority part is charged to the pace but never held
-back: tokens that the controller moves here late in a period must all be spent in the time left,
-and a reservation is a promise where the smoothness of a limit is a courtesy. So a tenant that
-spends a reservation late in one period and early in the next shows that much more in the window
-between.
+**Pacing.** With `period_ns`, a tenant's tokens are spread over the period: it is never further
+ahead of its pace (`pace` tokens a period) than its burst, `burst_ns` at that pace. So a window as
+long as a period sees at most pace + burst tokens, where two unpaced periods back to back could show
+twice the limit. The pace begins with the period. A tenant whose requests wait, for others or for
+tokens that come late, does not lose the time: it may catch up with its pace within the period, or a
+limit (and with it a reservation) could not be used up. One that has nothing to send saves nothing
+up. The priority part is paced like the rest, because the pace is the limit's and so never below
+the reservation's.
 """
 
 from __future__ import annotations
@@ -50,11 +49,8 @@ UNBOUNDED = kernels.UNBOUNDED
 
 WEIGHT_MAX = 2**20
 COST_MAX = 2**30
-BURST_DEFAULT = 0.05
-BURST_MIN = 0.01
-"""Paced tenants are released at 1024 moments of a period; a burst that does not span several of
-them would hold a tenant below its pace."""
-
+BURST_MAX_NS = 2**58
+"""Nine years."""
 
 class Scheduler:
     """Queues without their contents, and the choice among them. Tenants are indices from 0.
@@ -63,21 +59,21 @@ class Scheduler:
     of tenants, except `open_period`, `grant_many` and growing.
     """
 
-    def __init__(self, weights: Iterable[int] = (), *, burst: float | None = None) -> None:
-        """`burst` is how far ahead of its pace a tenant may be, as a part of the period; None
-        leaves the allowance unpaced."""
-        if burst is not None and not BURST_MIN <= burst <= 1.0:
-            raise UsageError(f"burst is {burst!r}: pass a part of the period from {BURST_MIN} to 1, or None")
+    def __init__(self, weights: Iterable[int] = (), *, period_ns: int | None = None) -> None:
+        """`period_ns` is the length of a period, over which tenants with a pace are spread; None
+        leaves everybody unpaced."""
+        if period_ns is not None and period_ns < 1:
+            raise UsageError(f"period_ns is {period_ns!r}: pass nanoseconds, or None for no pacing")
         checked = [_check_weight(weight) for weight in weights]
         self._count = len(checked)
         self._table = np.zeros((max(8, self._count), kernels.FIELDS), dtype=np.int64)
         self._heads = np.full(kernels.RINGS, kernels.NOBODY, dtype=np.int64)
         self._state = np.zeros(kernels.STATES, dtype=np.int64)
-        self._paced = burst is not None
-        self._state[kernels.BURST] = kernels.UNPACED if burst is None else _burst_ticks(burst)
+        self._paced = period_ns is not None
+        self._state[kernels.PERIOD] = period_ns or 0
         self._prepare_rows(0)
         self._table[: self._count, kernels.WEIGHT] = checked
-        self.open_period()
+        kernels.open_period(self._table, self._heads, self._state)
 
     def __len__(self) -> int:
         return self._count
@@ -97,11 +93,18 @@ class Scheduler:
         """From the tenant's next turn on."""
         self._table[self._check(tenant), kernels.WEIGHT] = _check_weight(weight)
 
-    def arrive(self, tenant: int, count: int = 1) -> None:
+    def set_burst(self, tenant: int, burst_ns: int) -> None:
+        """How far ahead of its pace the tenant may be: so long at that pace."""
+        if not 0 <= burst_ns <= BURST_MAX_NS:
+            raise UsageError(f"burst_ns is {burst_ns}: pass nanoseconds up to {BURST_MAX_NS}")
+        self._table[self._check(tenant), kernels.BURST] = burst_ns
+
+    def arrive(self, tenant: int, count: int = 1, now: int | None = None) -> None:
         """`count` requests joined the tenant's queue."""
         if count < 0:
             raise UsageError(f"count is {count}: pass how many requests arrived, or use withdraw")
-        kernels.arrive(self._table, self._heads, self._state, self._check(tenant), count)
+        moment = self._moment(now)
+        kernels.join(self._table, self._heads, self._state, self._check(tenant), count, moment)
 
     def withdraw(self, tenant: int) -> None:
         """A waiting request of the tenant gave up. If it was the front one, `price` the next."""
@@ -109,11 +112,20 @@ class Scheduler:
             raise UsageError(f"tenant {tenant} has no waiting request to withdraw")
         kernels.arrive(self._table, self._heads, self._state, tenant, -1)
 
-    def take(self, tenant: int, cost: int, now_fraction: float | None = None) -> bool:
-        """Charge a request of the tenant now or not at all. Only while no tenant waits."""
+    def take(self, tenant: int, cost: int, now: int | None = None, *, more: int = 0) -> int | None:
+        """Charge a request of the tenant now or not at all (then None). Only while no tenant waits.
+        Up to `more` tokens are charged with it, for requests to come; how many is returned."""
         _check_cost(cost)
-        ticks = self._ticks(now_fraction)
-        return bool(kernels.take(self._table, self._heads, self._state, self._check(tenant), cost, ticks))
+        moment = self._moment(now)
+        got = kernels.take(self._table, self._heads, self._state, self._check(tenant), cost, more, moment)
+        return None if got == kernels.NOBODY else int(got)
+
+    def give_back(self, tenant: int, tokens: int, now: int | None = None) -> None:
+        """So many tokens that were charged to the tenant in this period were not used."""
+        if tokens < 0:
+            raise UsageError(f"tokens is {tokens}: pass how many come back")
+        moment = self._moment(now)
+        kernels.give_back(self._table, self._heads, self._state, self._check(tenant), tokens, moment)
 
     def price(self, tenant: int, cost: int) -> None:
         """The request at the front of the tenant's queue costs `cost` tokens. It holds until the
@@ -121,28 +133,36 @@ class Scheduler:
         _check_cost(cost)
         kernels.price(self._table, self._heads, self._state, self._check(tenant), cost)
 
-    def grant(self, tenant: int, allowance: int, priority: int = 0, pace: int | None = None) -> None:
+    def grant(
+        self, tenant: int, allowance: int, priority: int = 0, pace: int = 0, now: int | None = None
+    ) -> None:
         """What the tenant may have dispatched by the end of the present period, in all and of
-        that with priority, both counted from the period's start. An allowance below what was
-        dispatched already stops the tenant and takes nothing back."""
+        that with priority, both counted from the period's start; `pace` tokens a period, 0 for as
+        fast as it likes. An allowance below what was dispatched already stops the tenant and takes
+        nothing back."""
         if not 0 <= priority <= allowance <= UNBOUNDED:
             raise UsageError(
                 f"tenant {tenant} was granted {allowance} tokens, {priority} of them with priority: "
                 f"pass 0 <= priority <= allowance <= {UNBOUNDED} (UNBOUNDED for no limit)"
             )
-        pace = allowance if pace is None else pace
         if pace < 0:
-            raise UsageError(f"pace is {pace}: pass tokens a period, or None for the allowance")
+            raise UsageError(f"pace is {pace}: pass tokens a period, or 0 for no pace")
+        self._see(now)
         kernels.grant(
-            self._table, self._heads, self._state, self._check(tenant), allowance, priority, _pace(pace)
+            self._table, self._heads, self._state, self._check(tenant), allowance, priority, pace
         )
 
     def grant_many(
-        self, tenants: Whole, allowance: Whole, priority: Whole, pace: Whole | None = None
+        self,
+        tenants: Whole,
+        allowance: Whole,
+        priority: Whole,
+        pace: Whole | None = None,
+        now: int | None = None,
     ) -> None:
         """`grant` for each of `tenants`, in one compiled pass."""
         if pace is None:
-            pace = allowance
+            pace = np.zeros(len(tenants), np.int64)
         columns = [np.ascontiguousarray(a, dtype=np.int64) for a in (tenants, allowance, priority, pace)]
         tenants, allowance, priority, pace = columns
         if any(column.shape != (tenants.size,) for column in columns):
@@ -152,44 +172,40 @@ class Scheduler:
             raise UsageError(f"tenants are indices from 0 to {self._count - 1}")
         if fault == kernels.BAD_TOKENS:
             raise UsageError("grant_many needs 0 <= priority <= allowance <= UNBOUNDED and pace >= 0")
-        pace = np.where(pace >= UNBOUNDED, 0, pace)
+        self._see(now)
         kernels.grant_many(self._table, self._heads, self._state, tenants, allowance, priority, pace)
 
-    def open_period(self) -> None:
+    def open_period(self, now: int | None = None) -> None:
         """Begin a period: nothing dispatched, nothing allowed. What waits goes on waiting."""
+        self._see(now)
         kernels.open_period(self._table, self._heads, self._state)
 
-    def choose(self, now_fraction: float | None = None) -> int:
-        """The tenant whose front request goes now, already charged for it; -1 if none may.
-        `now_fraction` is how much of the period has passed; only pacing needs it."""
-        return int(kernels.choose(self._table, self._heads, self._state, self._ticks(now_fraction)))
+    def choose(self, now: int | None = None) -> int:
+        """The tenant whose front request goes now, already charged for it; -1 if none may. Only
+        pacing needs to know the time."""
+        return int(kernels.choose(self._table, self._heads, self._state, self._moment(now)))
 
-    def choose_many(self, count: int, now_fraction: float | None = None) -> Whole:
+    def choose_many(self, count: int, now: int | None = None) -> Whole:
         """The next `count` choices, or as many as there are. Only where no front request has to
         be priced in between."""
         chosen = np.empty(count, dtype=np.int64)
-        filled = kernels.choose_many(self._table, self._heads, self._state, self._ticks(now_fraction), chosen)
+        filled = kernels.choose_many(self._table, self._heads, self._state, self._moment(now), chosen)
         return chosen[: int(filled)]
 
-    def find_release(self) -> float | None:
-        """How much of the period will have passed when the next paced tenant may go on. None if
-        time alone changes nothing before the next period: then only an arrival or a grant does,
-        so a caller that was told -1 need not ask again before."""
-        if not self._paced:
-            return None
-        tick = int(kernels.find_release(self._heads, self._state))
-        return None if tick == kernels.NOBODY else tick / kernels.PERIOD_TICKS
+    def find_release(self) -> int | None:
+        """When the next paced tenant may go on, or should at least be looked at again. None if time
+        alone changes nothing before the next period: then only an arrival or a grant does, so a
+        caller that was told -1 need not ask again before."""
+        moment = int(kernels.find_release(self._heads, self._state))
+        return None if moment == kernels.NOBODY else moment
 
-    def find_due(self, tenant: int) -> float | None:
-        """How much of the period will have passed when pacing lets the tenant go on; None if it
-        does not hold it back."""
-        due = int(self._table[self._check(tenant), kernels.CLEAR] - self._state[kernels.BURST])
-        held = self._paced and due > self._state[kernels.NOW]
-        return due / kernels.PERIOD_TICKS if held else None
+    def find_due(self, tenant: int, cost: int = 1) -> int:
+        """The moment from which pacing lets a request of the tenant go; 0 if it does not hold it."""
+        return int(kernels.find_due(self._table, self._state, self._check(tenant), cost))
 
     @property
     def pending(self) -> Whole:
-        """Requests that wait, by tenant. Like the next three a read-only view of this moment:
+        """Requests that wait, by tenant. Like the next four a read-only view of this moment:
         it follows later choices, but not the growth of the scheduler."""
         return self._column(kernels.WAITING)
 
@@ -207,6 +223,11 @@ class Scheduler:
         return self._column(kernels.PRIORITY)
 
     @property
+    def pace(self) -> Whole:
+        """Tokens a period, 0 for as fast as it likes."""
+        return self._column(kernels.PACE)
+
+    @property
     def priority_left(self) -> Whole:
         """Priority tokens not yet spent, by tenant."""
         left: Whole = np.maximum(self.priority - self.dispatched, 0)
@@ -217,12 +238,15 @@ class Scheduler:
         """How many rows of tenants all calls together have worked on: the cost of choosing."""
         return int(self._state[kernels.VISITS])
 
-    def _ticks(self, fraction: float | None) -> int:
-        if not self._paced:
+    def _moment(self, now: int | None) -> int:
+        if now is None:
+            if self._paced:
+                raise UsageError("a paced scheduler must be told the time")
             return 0
-        if fraction is None:
-            raise UsageError("a paced scheduler must be told how much of the period has passed")
-        return int(min(max(fraction, 0.0), 1.0) * kernels.PERIOD_TICKS)
+        return now
+
+    def _see(self, now: int | None) -> None:
+        self._state[kernels.NOW] = max(int(self._state[kernels.NOW]), self._moment(now))
 
     def _column(self, field: int) -> Whole:
         column: Whole = self._table[: self._count, field]
@@ -242,17 +266,19 @@ class Scheduler:
 def compile_kernels() -> None:
     """Compile (or load from the cache) what a scheduler calls, before the first request waits
     for it: seconds the first time on a machine, a fraction of one later."""
-    scheduler = Scheduler([1], burst=BURST_DEFAULT)
-    scheduler.grant(0, 3, 1)
+    scheduler = Scheduler([1], period_ns=kernels.SLOTS)
+    scheduler.grant(0, 3, 1, 1, 0)
     one = np.zeros(1, dtype=np.int64)
-    scheduler.grant_many(one, one + 3, one)
-    scheduler.arrive(0, 2)
+    scheduler.grant_many(one, one + 3, one, one + 1, 0)
+    scheduler.arrive(0, 2, 0)
     scheduler.withdraw(0)
     scheduler.price(0, 1)
-    scheduler.choose(0.0)
-    scheduler.choose_many(1, 0.0)
-    scheduler.take(0, 1, 0.0)
+    scheduler.choose(0)
+    scheduler.choose_many(1, 0)
+    scheduler.take(0, 1, 0)
+    scheduler.give_back(0, 1, 0)
     scheduler.find_release()
+    scheduler.find_due(0)
 
 
 def _check_cost(cost: int) -> None:
@@ -264,11 +290,3 @@ def _check_weight(weight: int) -> int:
     if not isinstance(weight, (int, np.integer)) or not 1 <= weight <= WEIGHT_MAX:
         raise UsageError(f"weight is {weight!r}: pass a whole number from 1 to {WEIGHT_MAX}")
     return int(weight)
-
-
-def _burst_ticks(burst: float) -> int:
-    return round(burst * kernels.PERIOD_TICKS)
-
-
-def _pace(pace: int) -> int:
-    return 0 if pace >= UNBOUNDED else pace

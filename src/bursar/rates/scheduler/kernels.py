@@ -6,7 +6,8 @@ A scheduler is three arrays of whole numbers:
   cache lines);
 - `heads`, the first tenant of each ring, or NOBODY. Ring FIRST holds the tenants that wait and
   have priority tokens, ring REST those that wait under their allowance, the further rings are
-  the slots of a timing wheel where paced tenants stay until they may go on;
+  the slots of a timing wheel (it turns round and round) where paced tenants stay until they may
+  go on;
 - `state`, a handful of numbers of the scheduler as a whole.
 
 A tenant is in at most one ring. Whatever changes a tenant (an arrival, a grant, a dispatch) ends
@@ -25,18 +26,20 @@ from numba import njit
 Whole = npt.NDArray[np.int64]
 
 WAITING, COST, DISPATCHED, ALLOWANCE, PRIORITY, WEIGHT = range(6)
-CREDIT, RING, NEXT, PREVIOUS, PACE, CLEAR = range(6, 12)
-FIELDS = 12
+CREDIT, RING, NEXT, PREVIOUS, PACE, CLEAR, BURST = range(6, 13)
+FIELDS = 13
 """WAITING requests in the queue, the one at its front costs COST tokens; DISPATCHED tokens of
 ALLOWANCE, the first PRIORITY of which go before others; CREDIT what is left of the turn; RING,
-NEXT, PREVIOUS the place; PACE tokens a period, CLEAR the tick at which what was dispatched would
-have been dispatched at that pace."""
+NEXT, PREVIOUS the place; PACE tokens a period, 0 for any number; CLEAR the moment at which what was
+dispatched would have been dispatched at that pace; BURST how far CLEAR may be ahead of now, both in
+nanoseconds."""
 
-QUANTUM, NOW, BURST, SLOT, CURSOR, VISITS = range(6)
-STATES = 6
-"""QUANTUM the tokens of a turn of weight 1; NOW the last tick seen; BURST how many ticks a tenant
-may be ahead of its pace, UNPACED for any; SLOT the next of the wheel to be released; CURSOR the
-tenant after the one served last; VISITS how often a tenant's row was worked on, ever."""
+QUANTUM, NOW, PERIOD, SLOT, CURSOR, VISITS, HELD = range(7)
+STATES = 7
+"""QUANTUM the tokens of a turn of weight 1; NOW the last moment seen; PERIOD its length in
+nanoseconds, 0 where nobody is paced; SLOT the next of the wheel to be released, counted from the
+beginning of time; CURSOR the tenant after the one served last; VISITS how often a tenant's row was
+worked on, ever; HELD how many tenants are in the wheel."""
 
 FINE, BAD_TENANT, BAD_TOKENS = range(3)
 
@@ -44,15 +47,42 @@ UNBOUNDED = 2**62
 """The allowance of a tenant without a limit."""
 
 NOBODY = -1
-UNPACED = -1
 FIRST, REST = 0, 1
 _WHEEL = 2
 SLOTS = 1024
 RINGS = _WHEEL + SLOTS
 
-PERIOD_TICKS = 2**32
-_SLOT_TICKS = PERIOD_TICKS // SLOTS
+_SLOT_MAX_NS = 2**20
+_SPAN_MAX = 2.0**60
 _RELEASES_MAX = 8
+_EXACT = 1e-6
+"""Of a token: what the division of a whole number of them may lose."""
+
+
+@njit(cache=True, nogil=True, inline="always")
+def _slot_ns(state: Whole) -> int:
+    """A thousandth of a period, or of a second: who waits for longer than a turn of the wheel is
+    looked at once in every turn."""
+    return max(1, min(state[PERIOD] // SLOTS, _SLOT_MAX_NS))
+
+
+@njit(cache=True, nogil=True, inline="always")
+def _span(table: Whole, state: Whole, tenant: int, tokens: int) -> int:
+    """How long so many tokens take at the tenant's pace."""
+    return int(min(tokens * (state[PERIOD] / table[tenant, PACE]) + 0.5, _SPAN_MAX))
+
+
+@njit(cache=True, nogil=True, inline="always")
+def _is_paced(table: Whole, state: Whole, tenant: int) -> bool:
+    return state[PERIOD] > 0 and table[tenant, PACE] > 0
+
+
+@njit(cache=True, nogil=True, inline="always")
+def _due(table: Whole, state: Whole, tenant: int, cost: int) -> int:
+    """When pacing lets a request of that cost go. One that is larger than the burst goes when
+    nothing of the burst is used, and those after it wait the longer."""
+    burst = table[tenant, BURST]
+    return table[tenant, CLEAR] + min(_span(table, state, tenant, cost), burst) - burst
 
 
 @njit(cache=True, nogil=True, inline="always")
@@ -93,15 +123,12 @@ def _ring_of(table: Whole, state: Whole, tenant: int) -> int:
     dispatched = table[tenant, DISPATCHED]
     if table[tenant, WAITING] == 0 or dispatched + table[tenant, COST] > table[tenant, ALLOWANCE]:
         return NOBODY
-    if dispatched < table[tenant, PRIORITY]:
-        return FIRST
-    if state[BURST] == UNPACED:
-        return REST
-    due = table[tenant, CLEAR] - state[BURST]
-    if due <= state[NOW]:
-        return REST
-    slot = (due + _SLOT_TICKS - 1) // _SLOT_TICKS
-    return _WHEEL + slot if slot < SLOTS else NOBODY
+    if _is_paced(table, state, tenant):
+        due = _due(table, state, tenant, table[tenant, COST])
+        if due > state[NOW]:
+            slot = (due - 1) // _slot_ns(state) + 1
+            return _WHEEL + min(slot, state[SLOT] + SLOTS - 1) % SLOTS
+    return FIRST if dispatched < table[tenant, PRIORITY] else REST
 
 
 @njit(cache=True, nogil=True, inline="always")
@@ -111,14 +138,19 @@ def _settle(table: Whole, heads: Whole, state: Whole, tenant: int) -> None:
     if ring == table[tenant, RING]:
         return
     if table[tenant, RING] != NOBODY:
+        state[HELD] -= table[tenant, RING] >= _WHEEL
         _unlink(table, heads, tenant)
     if ring != NOBODY:
+        state[HELD] += ring >= _WHEEL
         _link(table, heads, tenant, ring)
 
 
 @njit(cache=True, nogil=True)
 def arrive(table: Whole, heads: Whole, state: Whole, tenant: int, count: int) -> None:
-    """`count` requests join the tenant's queue (leave it, where negative)."""
+    """`count` requests join the tenant's queue (leave it, where negative). Whoever had none in it
+    saved nothing up meanwhile: only waiting does."""
+    if table[tenant, WAITING] == 0:
+        table[tenant, CLEAR] = max(table[tenant, CLEAR], state[NOW])
     table[tenant, WAITING] += count
     _settle(table, heads, state, tenant)
 
@@ -136,9 +168,14 @@ def price(table: Whole, heads: Whole, state: Whole, tenant: int, cost: int) -> N
 def grant(
     table: Whole, heads: Whole, state: Whole, tenant: int, allowance: int, priority: int, pace: int
 ) -> None:
-    """Replace what the tenant may have dispatched by the end of the period."""
+    """Replace what the tenant may have dispatched by the end of the period. Where it is ahead of its
+    pace, it stays as many tokens ahead of the new one."""
     table[tenant, ALLOWANCE] = allowance
     table[tenant, PRIORITY] = priority
+    before = table[tenant, PACE]
+    ahead = table[tenant, CLEAR] - state[NOW]
+    if ahead > 0 and before > 0 and pace > 0 and pace != before:
+        table[tenant, CLEAR] = state[NOW] + int(min(ahead * (before / pace), _SPAN_MAX))
     table[tenant, PACE] = pace
     _settle(table, heads, state, tenant)
 
@@ -171,18 +208,17 @@ def find_fault(count: int, tenants: Whole, allowance: Whole, priority: Whole, pa
 @njit(cache=True, nogil=True)
 def open_period(table: Whole, heads: Whole, state: Whole) -> None:
     """Forget every grant and what was dispatched; what waits goes on waiting. A tenant that is
-    ahead of its pace stays ahead of it: that is what makes two periods behave like one."""
+    ahead of its pace stays ahead of it, and one that is behind is not: the pace begins now."""
     heads[:] = NOBODY
+    state[HELD] = 0
     quantum = 1
     for tenant in range(table.shape[0]):
-        for field in (DISPATCHED, ALLOWANCE, PRIORITY, CREDIT, PACE):
+        for field in (DISPATCHED, ALLOWANCE, PRIORITY, CREDIT):
             table[tenant, field] = 0
         table[tenant, RING] = NOBODY
-        table[tenant, CLEAR] = max(0, table[tenant, CLEAR] - PERIOD_TICKS)
+        table[tenant, CLEAR] = max(table[tenant, CLEAR], state[NOW])
         quantum = max(quantum, table[tenant, COST])
     state[QUANTUM] = quantum
-    state[NOW] = 0
-    state[SLOT] = 0
 
 
 @njit(cache=True, nogil=True)
@@ -190,8 +226,12 @@ def _release(table: Whole, heads: Whole, state: Whole) -> None:
     """Let paced tenants whose time has come join the rest, a few at a time, so that no choice
     takes long because many became due together."""
     left = _RELEASES_MAX
-    while state[SLOT] < SLOTS and state[SLOT] * _SLOT_TICKS <= state[NOW]:
-        tenant = heads[_WHEEL + state[SLOT]]
+    slot_ns = _slot_ns(state)
+    while state[SLOT] * slot_ns <= state[NOW]:
+        if state[HELD] == 0:
+            state[SLOT] = state[NOW] // slot_ns + 1
+            return
+        tenant = heads[_WHEEL + state[SLOT] % SLOTS]
         if tenant == NOBODY:
             state[SLOT] += 1
         elif left == 0:
@@ -211,10 +251,8 @@ def _dispatch(table: Whole, heads: Whole, state: Whole, tenant: int, ring: int) 
     table[tenant, CREDIT] -= cost
     table[tenant, WAITING] -= 1
     table[tenant, DISPATCHED] += cost
-    if state[BURST] != UNPACED and table[tenant, PACE] > 0:
-        pace = table[tenant, PACE]
-        begun = max(table[tenant, CLEAR], state[NOW])
-        table[tenant, CLEAR] = begun + (cost * PERIOD_TICKS + pace - 1) // pace
+    if _is_paced(table, state, tenant):
+        table[tenant, CLEAR] += _span(table, state, tenant, cost)
     state[CURSOR] = tenant + 1
     _settle(table, heads, state, tenant)
     if heads[ring] == tenant and table[tenant, CREDIT] < table[tenant, COST]:
@@ -224,7 +262,7 @@ def _dispatch(table: Whole, heads: Whole, state: Whole, tenant: int, ring: int) 
 @njit(cache=True, nogil=True)
 def choose(table: Whole, heads: Whole, state: Whole, now: int) -> Any:
     """Algorithm 1 once: the tenant that was charged with a request, or NOBODY."""
-    if state[BURST] != UNPACED:
+    if state[PERIOD] > 0:
         state[NOW] = max(state[NOW], now)
         _release(table, heads, state)
     for ring in (FIRST, REST):
@@ -236,15 +274,51 @@ def choose(table: Whole, heads: Whole, state: Whole, now: int) -> Any:
 
 
 @njit(cache=True, nogil=True)
-def take(table: Whole, heads: Whole, state: Whole, tenant: int, cost: int, now: int) -> Any:
-    """Arrive and be chosen in one, where nobody waits: whether the request was charged. If it was
-    not, it does not wait either."""
+def join(table: Whole, heads: Whole, state: Whole, tenant: int, count: int, now: int) -> None:
+    """`arrive`, at that moment."""
+    state[NOW] = max(state[NOW], now)
+    arrive(table, heads, state, tenant, count)
+
+
+@njit(cache=True, nogil=True)
+def take(table: Whole, heads: Whole, state: Whole, tenant: int, cost: int, more: int, now: int) -> Any:
+    """Arrive and be chosen in one, where nobody waits: NOBODY if the request was not charged, and
+    then it does not wait either; else how many of `more` tokens were charged with it, for later
+    ones."""
     price(table, heads, state, tenant, cost)
-    arrive(table, heads, state, tenant, 1)
+    join(table, heads, state, tenant, 1, now)
     if choose(table, heads, state, now) == tenant:
-        return True
+        return _take_more(table, state, tenant, more)
     arrive(table, heads, state, tenant, -1)
-    return False
+    return NOBODY
+
+
+@njit(cache=True, nogil=True)
+def _take_more(table: Whole, state: Whole, tenant: int, more: int) -> Any:
+    """Charge up to `more` tokens: as many as allowance and pace have at this moment."""
+    tokens = min(more, table[tenant, ALLOWANCE] - table[tenant, DISPATCHED])
+    if _is_paced(table, state, tenant):
+        room_ns = state[NOW] + table[tenant, BURST] - table[tenant, CLEAR]
+        tokens = min(tokens, int(room_ns * (table[tenant, PACE] / state[PERIOD]) + _EXACT))
+    if tokens <= 0:
+        return 0
+    table[tenant, DISPATCHED] += tokens
+    if _is_paced(table, state, tenant):
+        table[tenant, CLEAR] += _span(table, state, tenant, tokens)
+    return tokens
+
+
+@njit(cache=True, nogil=True)
+def give_back(table: Whole, heads: Whole, state: Whole, tenant: int, tokens: int, now: int) -> None:
+    """So many tokens that were charged in this period were not used: as if they never had been. Time
+    that has passed since then is not given back with them: nobody is further behind its pace."""
+    state[NOW] = max(state[NOW], now)
+    table[tenant, DISPATCHED] = max(0, table[tenant, DISPATCHED] - tokens)
+    clear = table[tenant, CLEAR]
+    if _is_paced(table, state, tenant):
+        undone = clear - _span(table, state, tenant, tokens)
+        table[tenant, CLEAR] = max(undone, min(clear, state[NOW]))
+    _settle(table, heads, state, tenant)
 
 
 @njit(cache=True, nogil=True)
@@ -260,8 +334,16 @@ def choose_many(table: Whole, heads: Whole, state: Whole, now: int, chosen: Whol
 
 @njit(cache=True, nogil=True)
 def find_release(heads: Whole, state: Whole) -> Any:
-    """The tick at which the next paced tenant may go on, or NOBODY. At most SLOTS looks."""
-    for slot in range(state[SLOT], SLOTS):
-        if heads[_WHEEL + slot] != NOBODY:
-            return slot * _SLOT_TICKS
-    return NOBODY
+    """The moment at which the next paced tenant is looked at, or NOBODY. At most SLOTS looks."""
+    if state[HELD] == 0:
+        return NOBODY
+    slot = state[SLOT]
+    while heads[_WHEEL + slot % SLOTS] == NOBODY:
+        slot += 1
+    return slot * _slot_ns(state)
+
+
+@njit(cache=True, nogil=True)
+def find_due(table: Whole, state: Whole, tenant: int, cost: int) -> Any:
+    """The moment from which pacing does not hold such a request back."""
+    return _due(table, state, tenant, cost) if _is_paced(table, state, tenant) else 0
