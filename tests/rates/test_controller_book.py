@@ -15,7 +15,7 @@ LIMIT = 30
 
 
 def place_all_on_the_first(picture: Picture) -> Targets:
-    return {view.name: {"a": (LIMIT if k == 0 else 0, 0)} for k, view in enumerate(picture.servers)}
+    return {view.name: {"a": (LIMIT if k == 0 else 0, 0, 0)} for k, view in enumerate(picture.servers)}
 
 
 def make_leader(
@@ -217,7 +217,7 @@ def test_a_rise_follows_the_acknowledgements_only_if_the_tenant_may_lack_it(
     wanted: int, left_ns: int, follows: dict[str, int]
 ) -> None:
     def place(picture: Picture) -> Targets:
-        return {"s1": {"a": (wanted, 0)}, "s2": {"a": (LIMIT - wanted, 0)}}
+        return {"s1": {"a": (wanted, 0, 0)}, "s2": {"a": (LIMIT - wanted, 0, 0)}}
 
     book, _ = make_leader(TAKEN_OVER, place=place)
     book.receive(1, "s1", make_report("s1", holds(15), sent_at=1, stands_at=1, left_ns=left_ns))
@@ -230,7 +230,7 @@ def test_a_rise_follows_the_acknowledgements_only_if_the_tenant_may_lack_it(
 
 def test_what_stays_owed_is_not_asked_for_again_and_again() -> None:
     """A target that the bounds do not allow: the server keeps what it has, and hears no more of it."""
-    book, _ = make_leader(TAKEN_OVER, place=lambda _: {name: {"a": (LIMIT, 0)} for name in ("s1", "s2")})
+    book, _ = make_leader(TAKEN_OVER, place=lambda _: {name: {"a": (LIMIT, 0, 0)} for name in ("s1", "s2")})
     book.receive(1, "s1", make_report("s1", holds(15), sent_at=1, stands_at=1))
     effects = book.receive(2, "s2", make_report("s2", holds(15), sent_at=1, stands_at=1))
     assert grants(effects) == {"s1": 15, "s2": 15}
@@ -238,7 +238,7 @@ def test_what_stays_owed_is_not_asked_for_again_and_again() -> None:
 
 
 def test_what_is_in_hand_goes_first_to_where_the_tenant_sends() -> None:
-    book, _ = make_leader(TAKEN_OVER, place=lambda _: {name: {"a": (20, 0)} for name in ("s1", "s2")})
+    book, _ = make_leader(TAKEN_OVER, place=lambda _: {name: {"a": (20, 0, 0)} for name in ("s1", "s2")})
     idle = (Row("a", 10, 0, 0, 0, False),)
     book.receive(1, "s1", make_report("s1", idle, sent_at=1, stands_at=1))
     effects = book.receive(2, "s2", make_report("s2", holds(10), sent_at=1, stands_at=1))

@@ -29,7 +29,7 @@ def place(
 
 
 def reserved(targets: Targets, server: str) -> int:
-    return sum(priority for _, priority in targets[server].values())
+    return sum(priority for _, priority, _ in targets[server].values())
 
 
 def test_reservations_leave_a_full_server_some_time_where_others_can_take_them() -> None:
@@ -37,7 +37,7 @@ def test_reservations_leave_a_full_server_some_time_where_others_can_take_them()
     terms = {f"t{k}": Terms(300, None) for k in range(1, 5)}
     servers = [see(f"s{k}", *(f"t{j}" for j in range(k, 5))) for k in range(1, 5)]
     targets, placement = place(terms, *servers)
-    assert targets["s1"]["t1"] == (UNBOUNDED, 300)
+    assert targets["s1"]["t1"] == (UNBOUNDED, 300, 0)
     assert reserved(targets, "s1") <= (1 - KEPT_FREE[0]) * RATE
     assert sum(reserved(targets, view.name) for view in servers) == 1_200
     assert placement.shortfall == {}
@@ -67,21 +67,44 @@ def test_what_a_server_cannot_serve_any_more_stays_in_hand() -> None:
     """So that it is there at once for a server that the tenant turns to."""
     terms = {"a": Terms(100, 400), "b": Terms(200, 400)}
     targets, _ = place(terms, see("s1", "a", "b"))
-    allowed = {tenant: allowance for tenant, (allowance, _) in targets["s1"].items()}
+    allowed = {tenant: allowance for tenant, (allowance, _, _) in targets["s1"].items()}
     assert RATE <= sum(allowed.values()) <= (1 + LATE_S) * RATE + 2
     assert allowed["a"] >= 100
     assert allowed["b"] >= 200
-    assert {tenant: priority for tenant, (_, priority) in targets["s1"].items()} == {"a": 100, "b": 200}
+    assert {tenant: priority for tenant, (_, priority, _) in targets["s1"].items()} == {"a": 100, "b": 200}
 
 
 def test_in_the_last_round_of_a_period_nothing_stays_in_hand() -> None:
     terms = {"a": Terms(100, 400), "b": Terms(200, 400)}
     targets, _ = place(terms, see("s1", "a", "b"), interval_ns=SECOND_NS)
-    assert targets["s1"] == {"a": (400, 100), "b": (400, 200)}
+    assert targets["s1"] == {"a": (400, 100, 400), "b": (400, 200, 400)}
 
 
 def test_where_the_capacity_is_learnt_nothing_stays_in_hand() -> None:
     """A server that is faster than was thought shows it only if it has tokens."""
     terms = {"a": Terms(100, 4_000), "b": Terms(200, 4_000)}
     targets, _ = place(terms, see("s1", "a", "b"), rate=None)
-    assert {tenant: allowance for tenant, (allowance, _) in targets["s1"].items()} == {"a": 4_000, "b": 4_000}
+    assert {tenant: allowance for tenant, (allowance, _, _) in targets["s1"].items()} == {"a": 4_000, "b": 4_000}
+
+
+def paces(targets: Targets, tenant: str) -> dict[str, int]:
+    return {server: rows[tenant][2] for server, rows in targets.items()}
+
+
+def test_the_pace_of_a_tenant_is_its_limit_shared_out_by_the_tokens_that_are_left() -> None:
+    """Not by the allowance, of which most may be used: who turns to another server half-way through
+    a period would get half of its tokens there."""
+    targets, _ = place({"a": Terms(0, 400)}, see("s1", "a", dispatched=200), see("s2"))
+    assert paces(targets, "a") == {"s1": 400, "s2": 1}
+    even, _ = place({"a": Terms(0, 300)}, see("s1", "a"), see("s2", "a"), see("s3", "a"))
+    assert sum(paces(even, "a").values()) == 300
+
+
+def test_a_tenant_without_a_limit_has_no_pace() -> None:
+    targets, _ = place({"a": Terms(0, None)}, see("s1", "a"))
+    assert paces(targets, "a") == {"s1": 0}
+
+
+def test_a_tenant_that_has_used_everything_keeps_a_pace_for_the_next_period() -> None:
+    targets, _ = place({"a": Terms(0, 40)}, see("s1", "a", dispatched=20), see("s2", "a", dispatched=20))
+    assert paces(targets, "a") == {"s1": 20, "s2": 20}

@@ -64,11 +64,13 @@ class Report(Message, frozen=True):
 
 
 class Allowance(msgspec.Struct, frozen=True, array_like=True):
-    """The most a tenant may dispatch at a server in a period, and how much of that comes first."""
+    """The most a tenant may dispatch at a server in a period, how much of that comes first, and the
+    server's share of the tenant's pace, in tokens a period (0: it has none)."""
 
     tenant: str
     allowance: int
     priority: int
+    pace: int = 0
 
 
 class Grant(Message, frozen=True):

@@ -73,8 +73,21 @@ class Placement:
         useful = np.where(placed.unlimited[:, None], 0, placed.allowance)
         spare = np.where(placed.unlimited, 0, left - useful.sum(axis=1))
         useful -= self._beyond_capacity(picture, useful, placed.priority, capacity)
-        allowance = dispatched + useful + self._spread(tenants, picture, spare)
-        return _targets(tenants, picture, dispatched + placed.priority, allowance)
+        useful += self._spread(tenants, picture, spare)
+        pace = self._find_pace(tenants, picture, useful)
+        return _targets(tenants, picture, dispatched + placed.priority, dispatched + useful, pace)
+
+    def _find_pace(self, tenants: Sequence[str], picture: Picture, left: Whole) -> Whole:
+        """Each server's share of a tenant's limit, as a pace: by the tokens that are left to be used
+        there, so that all of them can be used up by the end, and where there are none by capacity. The
+        shares add up to the limit at most; servers that are not seen keep theirs."""
+        limits = np.array([picture.terms[tenant].limit or 0 for tenant in tenants], np.int64)
+        held = np.array([picture.held.get(tenant, 0) for tenant in tenants], np.int64)
+        total = left.sum(axis=1) + held
+        by_tokens = left * (limits / np.maximum(total, 1))[:, None]
+        shares = np.where(total[:, None] > 0, by_tokens, self._spread(tenants, picture, limits))
+        pace: Whole = np.maximum(shares, 1.0).astype(np.int64)
+        return pace
 
     def _place(
         self, picture: Picture, demand: Whole, capacity: Whole, wanted: Whole, left: Whole
@@ -163,13 +176,15 @@ def _limit_left(tenants: Sequence[str], picture: Picture, served: Whole) -> Whol
     return np.array(left, np.int64)
 
 
-def _targets(tenants: Sequence[str], picture: Picture, priority: Whole, allowance: Whole) -> Targets:
-    targets: dict[str, dict[str, tuple[int, int]]] = {}
+def _targets(
+    tenants: Sequence[str], picture: Picture, priority: Whole, allowance: Whole, pace: Whole
+) -> Targets:
+    targets: dict[str, dict[str, tuple[int, int, int]]] = {}
     for column, view in enumerate(picture.servers):
         targets[view.name] = {
-            tenant: (UNBOUNDED, int(priority[row, column]))
+            tenant: (UNBOUNDED, int(priority[row, column]), 0)
             if picture.terms[tenant].limit is None
-            else (int(allowance[row, column]), int(priority[row, column]))
+            else (int(allowance[row, column]), int(priority[row, column]), int(pace[row, column]))
             for row, tenant in enumerate(tenants)
         }
     return targets

@@ -10,15 +10,17 @@ from bursar.rates.messages import UNBOUNDED, Allowance, Report, Row
 
 @dataclass(frozen=True, slots=True)
 class Terms:
-    """What the policy promises one tenant in a period. limit None: no limit."""
+    """What the policy promises one tenant in a period. limit None: no limit. burst: tokens that it
+    may use at once, ahead of its pace."""
 
     reservation: int
     limit: int | None
     weight: int = 1
+    burst: int = 0
 
 
-Targets = Mapping[str, Mapping[str, tuple[int, int]]]
-"""By server, by tenant: (allowance, priority part), absolute in the period."""
+Targets = Mapping[str, Mapping[str, tuple[int, int, int]]]
+"""By server, by tenant: (allowance, priority part), absolute in the period, and the pace."""
 
 
 @dataclass(slots=True)
@@ -74,14 +76,14 @@ class Draft:
     once, a rise (in `rises`) begins at the bound, and is lifted as far as there is headroom."""
 
     def __init__(
-        self, view: ServerView, targets: Mapping[str, tuple[int, int]], terms: Mapping[str, Terms]
+        self, view: ServerView, targets: Mapping[str, tuple[int, int, int]], terms: Mapping[str, Terms]
     ) -> None:
         self.view = view
         self.targets = targets
         self.levels: dict[str, int] = {}
         self.rises: list[str] = []
         self.grew = False
-        for tenant, (wanted, _) in targets.items():
+        for tenant, (wanted, _, _) in targets.items():
             promise = terms.get(tenant)
             if promise is None or wanted == 0:  # who has no row has nothing
                 continue
@@ -100,8 +102,9 @@ class Draft:
 
     def rows(self) -> tuple[Allowance, ...]:
         return tuple(
-            Allowance(tenant, min(level, UNBOUNDED), min(self.targets[tenant][1], level))
+            Allowance(tenant, min(level, UNBOUNDED), min(priority, level), pace)
             for tenant, level in self.levels.items()
+            for _, priority, pace in (self.targets[tenant],)
             if level
         )
 

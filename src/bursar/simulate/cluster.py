@@ -78,7 +78,6 @@ class Simulation:
         self._tables[:, :, scheduler.WEIGHT] = 1
         self._heads = np.full((shape.servers, scheduler.RINGS), scheduler.NOBODY, dtype=np.int64)
         self._states = np.zeros((shape.servers, scheduler.STATES), dtype=np.int64)
-        self._states[:, scheduler.BURST] = scheduler.UNPACED
         for j in range(shape.servers):
             scheduler.open_period(self._tables[j], self._heads[j], self._states[j])
         # Nobody has a limit, so servers have something to do before the first tokens are there.

@@ -309,7 +309,7 @@ def place_in_turns(picture: Picture) -> Targets:
     """All of it on one server, then all of it on the other: as much moving as there can be."""
     names = [view.name for view in picture.servers]
     turn = picture.time_left_ns // SMALL_INTERVAL_NS % max(1, len(names))
-    return {name: {"a": (LIMIT if index == turn else 0, 0)} for index, name in enumerate(names)}
+    return {name: {"a": (LIMIT if index == turn else 0, 0, 0)} for index, name in enumerate(names)}
 
 
 class SmallRate(SmallWorld):
