@@ -26,10 +26,10 @@ WorldT = TypeVar("WorldT", RateScenario, SmallRate)
 class TakesAnyGrant(ServerBook):
     """Rule 1: a server takes whatever grant arrives, however old."""
 
-    def _take(self, sender: str, grant: Grant) -> ServerEffects:
+    def _take(self, now: int, sender: str, grant: Grant) -> ServerEffects:
         if grant.incarnation == self.incarnation and grant.period >= self.period:
             self.epoch, self.sequence = min((grant.epoch, grant.sequence - 1), (self.epoch, self.sequence))
-        return super()._take(sender, grant)
+        return super()._take(now, sender, grant)
 
 
 class BoundsFallOnSending(ControllerBook):
@@ -75,15 +75,9 @@ class ChangesAtOnce(ControllerBook):
 class CountsFromReceipt(ServerBook):
     """Rule 5: tokens expire a period after the grant *arrived*."""
 
-    _now = 0
-
-    def receive(self, now, sender, message):  # type: ignore[no-untyped-def]
-        self._now = now
-        return super().receive(now, sender, message)
-
-    def _apply(self, grant: Grant) -> None:
-        super()._apply(grant)
-        self.expires_at = self._now + grant.time_left_ns
+    def _apply(self, now: int, grant: Grant) -> None:
+        super()._apply(now, grant)
+        self.expires_at = now + grant.time_left_ns
 
 
 WORLDS = {

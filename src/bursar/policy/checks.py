@@ -32,6 +32,7 @@ def check_rate(raw: Values, values: Values, place: Place) -> None:
     for name, tenant in (values["tenant"] or {}).items():
         if is_read(tenant):
             _check_bounds(tenant, period_ns, place.at("tenant", name))
+            _check_burst(tenant["burst"], tenant["limit"], period_ns, place.at("tenant", name, "burst"))
             _check_placement(tenant["servers"], values["servers"], place.at("tenant", name, "servers"))
 
 
@@ -139,6 +140,16 @@ def _check_tokens(rate: Rate | Any, period_ns: Any, place: Place) -> None:
     if rate.per(period_ns) > TOKENS_MAX:
         place.complain(
             f"{rate} is more than 2^53 tokens in {length}", "write a smaller rate or a shorter period"
+        )
+
+
+def _check_burst(burst: Any, limit: Any, period_ns: Any, place: Place) -> None:
+    """Tokens ahead of a limit's pace are tokens of the limit."""
+    if is_read(burst, limit, period_ns) and burst > limit.per(period_ns):
+        most = limit.per(period_ns)
+        place.complain(
+            f"a burst of {burst} is more than the limit, {most} tokens in {write_duration(period_ns)}",
+            f"write at most {most}, or leave it out",
         )
 
 

@@ -31,6 +31,7 @@ DAY_NS = 86400 * SECOND_NS
 TENANTS_MAX = 100_000
 SERVERS_MAX = 10_000
 WEIGHT_MAX = 1_000_000
+BURST_MAX = 2**53
 
 
 @dataclass(frozen=True)
@@ -127,6 +128,12 @@ RATE = Record(
                 {
                     "reservation": Key(Speed(), "what it gets at least, if it asks for it", "0/s"),
                     "limit": Key(Speed(), "what it gets at most; none if left out", example="60k/s"),
+                    "burst": Key(
+                        Whole(1, BURST_MAX),
+                        "tokens it may use at once, ahead of its pace; "
+                        "if left out a twentieth of its limit, and at least ten",
+                        example=3000,
+                    ),
                     "weight": _WEIGHT,
                     "servers": Key(
                         List(PLAIN, 'write the names of its servers: ["a", "b"]', least=1),

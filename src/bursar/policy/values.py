@@ -63,10 +63,13 @@ REFUSE = WithoutBursar(mode="refuse")
 
 
 class RateTenant(Frozen, frozen=True, kw_only=True):
-    """limit None: no limit. servers None: the tenant's requests may go to any server."""
+    """limit None: no limit. burst: tokens that it may use at once, ahead of its pace; None: a
+    twentieth of its limit, and at least ten. servers None: the tenant's requests may go to any
+    server."""
 
     reservation: Rate = ZERO_RATE
     limit: Rate | None = None
+    burst: int | None = None
     weight: int = 1
     servers: tuple[str, ...] | None = None
 

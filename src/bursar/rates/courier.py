@@ -17,7 +17,7 @@ from bursar.errors import (
     VersionError,
 )
 from bursar.rates.controller import Commit, ControllerBook
-from bursar.rates.messages import Grant, State, ToController, ToServer
+from bursar.rates.messages import Grant, Poll, State, ToController, ToServer
 from bursar.rates.server import ServerBook
 from bursar.world import MILLISECOND_NS, Message, World
 
@@ -38,20 +38,34 @@ def server_topic(resource: str, server: str) -> str:
     return f"rate/{resource}/{server}"
 
 
-class ServerCourier:
-    """Answers controllers in the name of one server. `changed` is called after its tokens did."""
+def _nothing() -> None: ...
 
-    def __init__(self, world: World, resource: str, book: ServerBook, changed: Callable[[], None]) -> None:
+
+class ServerCourier:
+    """Answers controllers in the name of one server. `asked` is called before it reports what it has
+    seen, `changed` after its tokens did."""
+
+    def __init__(
+        self,
+        world: World,
+        resource: str,
+        book: ServerBook,
+        changed: Callable[[], None],
+        asked: Callable[[], None] = _nothing,
+    ) -> None:
         self._world = world
         self._resource = resource
         self._book = book
         self._changed = changed
+        self._asked = asked
 
     def start(self) -> None:
         topic = server_topic(self._resource, self._book.name)
         self._world.network.serve(topic, ToServer, self._receive)
 
     async def _receive(self, sender: str, message: Message) -> None:
+        if isinstance(message, Poll):
+            self._asked()
         for effect in self._book.receive(self._world.clock.now(), sender, message):
             if isinstance(effect, Send):
                 self._world.network.send(effect.to, controller_topic(self._resource), effect.message)

@@ -17,7 +17,7 @@ import numpy.typing as npt
 
 from bursar.estimate import CapacityEstimate, estimate_demand
 from bursar.rates.allowances import UNLIMITED, Allowances, allocate_allowances
-from bursar.rates.dispatcher import AHEAD_NS, BEHIND_NS
+from bursar.rates.capacity import AHEAD_NS, BEHIND_NS
 from bursar.rates.messages import UNBOUNDED
 from bursar.rates.views import Picture, ServerView, Targets
 from bursar.world import SECOND_NS

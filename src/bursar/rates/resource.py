@@ -1,37 +1,45 @@
-"""A rate resource as its users see it: servers with queues, and a controller that may lead."""
+"""A rate as the front door sees it: servers with queues, and a controller that may lead."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Callable
 
-from bursar.errors import Refused, UsageError
-from bursar.policy.values import RatePolicy
+from bursar.errors import Refused, Unknown, UsageError
+from bursar.policy.values import RatePolicy, RateTenant
+from bursar.rates.charges import Charge
 from bursar.rates.controller import ControllerBook
 from bursar.rates.courier import ControllerCourier, ServerCourier
 from bursar.rates.dispatcher import Dispatcher
-from bursar.rates.messages import UNBOUNDED
 from bursar.rates.placement import Placement
-from bursar.rates.scheduler import BURST_DEFAULT, Scheduler, compile_kernels
+from bursar.rates.promises import Promises, count_whole, find_burst
+from bursar.rates.scheduler import COST_MAX, Scheduler, compile_kernels
 from bursar.rates.server import ServerBook
+from bursar.rates.statistics import RateStatistics
+from bursar.rates.telling import Telling
 from bursar.rates.views import Terms
-from bursar.resource import Explanation, Grant, Resource, check_change
-from bursar.world import SECOND_NS, World
+from bursar.resource import Ahead, Decider, Explanation, Granted, Offers, Seen, Ticket, check_change
+from bursar.resource.door import Resource
+from bursar.world import World
+
+LIVE = ("tenants", "shadow", "without_bursar")
+"""What of a policy can change while the resource runs."""
 
 
-def open_resource(world: World, name: str, policy: RatePolicy) -> RateResource:
+def open_resource(world: World, name: str, policy: RatePolicy) -> Resource:
     """This node's part of the resource: the servers that run on no other node, and a controller."""
     compile_kernels()
-    return RateResource(world, name, policy)
+    return Resource(world, RateDecider(world, name, policy), policy)
 
 
 def terms_of(policy: RatePolicy) -> dict[str, Terms]:
     """What each tenant is promised in a period."""
-    terms = {}
-    for name, tenant in policy.tenants.items():
-        limit = None if tenant.limit is None else tenant.limit.per(policy.period_ns)
-        terms[name] = Terms(tenant.reservation.per(policy.period_ns), limit, tenant.weight)
-    return terms
+    return {name: _find_terms(policy, tenant) for name, tenant in policy.tenants.items()}
+
+
+def _find_terms(policy: RatePolicy, tenant: RateTenant) -> Terms:
+    limit = None if tenant.limit is None else tenant.limit.per(policy.period_ns)
+    burst = find_burst(limit) if tenant.burst is None else tenant.burst
+    return Terms(tenant.reservation.per(policy.period_ns), limit, tenant.weight, burst)
 
 
 def servers_of(policy: RatePolicy) -> dict[str, tuple[str, ...] | None]:
@@ -39,43 +47,63 @@ def servers_of(policy: RatePolicy) -> dict[str, tuple[str, ...] | None]:
     return {name: tenant.servers for name, tenant in policy.tenants.items()}
 
 
-class RateResource(Resource):
-    """Acquiring is waiting for one's turn at one of this node's servers."""
+class RateDecider(Decider):
+    """Acquiring is waiting for one's turn at one of this node's servers.
+
+    `server_book` and `controller_book` make the two books, `dispatched` is told of all that is
+    charged: for whoever has to see, or to break, what is promised."""
 
     kind = "rate"
+    offers = Offers(lots=True)
 
-    def __init__(self, world: World, name: str, policy: RatePolicy) -> None:
-        super().__init__(name)
-        self._world = world
+    def __init__(
+        self,
+        world: World,
+        name: str,
+        policy: RatePolicy,
+        *,
+        server_book: type[ServerBook] = ServerBook,
+        controller_book: type[ControllerBook] = ControllerBook,
+        dispatched: Callable[[str, int, int], None] | None = None,
+    ) -> None:
+        self.name = name
+        self.world = world
         self._policy = policy
-        self._counts: dict[str, dict[str, int]] = {
-            tenant: dict.fromkeys(COUNTS, 0) for tenant in policy.tenants
-        }
-        self._servers = {server: self._make_server(server) for server in self._local_servers()}
-        self._choices: dict[str, tuple[int | None, tuple[Dispatcher, ...]]] = {}
+        self._server_book = server_book
+        self._dispatched = dispatched
+        self._ahead = Ahead()
         self._place = self._make_placement()
-        self._book = self._make_controller()
+        self._promises = Promises(policy.period_ns)
+        self._servers = {server: self._make_server(server) for server in self._local_servers()}
+        self._tell_terms(policy)
+        self._choices: dict[str, tuple[Dispatcher, ...]] = {}
+        self._doors: dict[str, ServerDecider] = {}
+        self.book = self._make_controller(controller_book)
         hosts = dict.fromkeys(self._servers, world.name)
-        self._controller = ControllerCourier(world, name, self._book, hosts)
+        self._controller = ControllerCourier(world, name, self.book, hosts)
+        self._telling = Telling(world, name, self.book, self._place, self._servers)
 
     def _local_servers(self) -> list[str]:
         """A server that is a peer runs there; every other one runs here."""
-        peers = set(self._world.network.peers())
+        peers = set(self.world.network.peers())
         return [server for server in self._policy.servers if server not in peers]
 
     def _make_server(self, server: str) -> Dispatcher:
         policy = self._policy
         weights = [tenant.weight for tenant in policy.tenants.values()]
-        scheduler = Scheduler(weights, burst=BURST_DEFAULT if policy.pacing else None)
-        book = ServerBook(server, self._world.incarnation, list(policy.tenants), scheduler)
+        scheduler = Scheduler(weights, period_ns=policy.period_ns if policy.pacing else None)
+        book = self._server_book(server, self.world.incarnation, list(policy.tenants), scheduler)
         capacity = policy.servers[server].capacity
         return Dispatcher(
-            self._world,
+            self.world,
             book,
             period_ns=policy.period_ns,
             capacity=None if capacity is None else float(capacity.per_second),
             without_bursar=policy.without_bursar,
-            dispatched=self._count_dispatched,
+            promises=self._promises,
+            ahead=self._ahead,
+            find_rate=lambda: self._place.capacity_rate(server),
+            dispatched=self._dispatched,
         )
 
     def _make_placement(self) -> Placement:
@@ -85,9 +113,9 @@ class RateResource(Resource):
         }
         return Placement(capacities, servers_of(self._policy))
 
-    def _make_controller(self) -> ControllerBook:
-        return ControllerBook(
-            f"{self._world.name}.{self._world.incarnation}",
+    def _make_controller(self, make: type[ControllerBook]) -> ControllerBook:
+        return make(
+            f"{self.world.name}.{self.world.incarnation}",
             self._policy.servers,
             terms_of(self._policy),
             self._place,
@@ -100,205 +128,193 @@ class RateResource(Resource):
     async def start(self) -> None:
         for server in self._servers.values():
             server.start()
-            ServerCourier(self._world, self.name, server.book, server.pump).start()
+            courier = ServerCourier(self.world, self.name, server.book, server.pump, self._look_up)
+            courier.start()
         self._controller.start()
+
+    def _look_up(self) -> None:
+        """A server is asked what it has seen: so are those who hold lots, first."""
+        self.collect()
+        for door in self._doors.values():
+            door.collect()
+        for server in self._servers.values():
+            server.look_up()
 
     async def reconfigure(self, policy: RatePolicy) -> None:
         """New terms hold from the next period on; servers, period and interval need a restart."""
         check_change(self._policy, policy, LIVE)
-        for name, tenant in policy.tenants.items():
-            self._counts.setdefault(name, dict.fromkeys(COUNTS, 0))
-            for server in self._servers.values():
-                index = server.book.index(name)
-                if index is None:
-                    server.add_tenant(name, tenant.weight)
-                else:
-                    server.book.scheduler.set_weight(index, tenant.weight)
+        self._tell_terms(policy)
         for server in self._servers.values():
             server.without_bursar = policy.without_bursar
             server.pump()
-        self._book.reconfigure(terms_of(policy))
+        self.book.reconfigure(terms_of(policy))
         self._place.tenant_servers = servers_of(policy)
         self._policy = policy
         self._choices.clear()
 
-    # -- acquiring --------------------------------------------------------------------------
+    def _tell_terms(self, policy: RatePolicy) -> None:
+        """Every server here learns of its tenants: weights and bursts, of new ones too."""
+        whole = count_whole(servers_of(policy), policy.servers, self._servers)
+        for tenant, terms in terms_of(policy).items():
+            index = self._promises.set(tenant, terms, whole[tenant])
+            for server in self._servers.values():
+                server.set_terms(tenant, terms.weight, self._promises.burst_ns(index))
 
-    def server(self, name: str) -> Dispatcher:
-        """One of this node's servers, to `submit` work to it."""
-        if name not in self._servers:
+    # -- deciding ---------------------------------------------------------------------------
+
+    def at(self, server: str) -> ServerDecider:
+        """For whoever knows where its data is: the same, at that server alone. It can be given a front
+        door of its own."""
+        if server not in self._servers:
             here = ", ".join(self._servers) or "none"
-            raise UsageError(f"server {name!r} of {self.name} does not run on this node (here: {here})")
-        return self._servers[name]
+            raise UsageError(f"server {server!r} of {self.name} does not run on this node (here: {here})")
+        if server not in self._doors:
+            self._doors[server] = ServerDecider(self, self._servers[server])
+        return self._doors[server]
 
-    def try_acquire(self, tenant: str, amount: int = 1) -> Grant | None:
-        server = self._pick(tenant, amount)
-        if server.try_take(tenant, amount):
-            return self._granted(tenant, amount, server)
-        if self._policy.shadow:
-            return self._let_through(tenant, amount)
-        return None
+    def is_ready(self) -> bool:
+        return any(server.is_ready() for server in self._servers.values())
 
-    async def _take(self, tenant: str, amount: int, wait_ns: int, key: str | None) -> Grant:
-        server = self._pick(tenant, amount)
-        if self._policy.shadow:
-            if server.try_take(tenant, amount):
-                return self._granted(tenant, amount, server)
-            return self._let_through(tenant, amount)
-        try:
-            await server.take(tenant, amount, wait_ns)
-        except Refused:
-            self._counts[tenant]["refused"] += 1
-            raise
-        return self._granted(tenant, amount, server)
+    def most(self, ticket: Ticket) -> int | None:
+        return self.most_at(ticket.tenant, self.find_servers(ticket.tenant))
 
-    def _granted(self, tenant: str, amount: int, server: Dispatcher) -> Grant:
-        fallback = self._policy.without_bursar.mode if server.book.alone else None
-        self._counts[tenant]["granted"] += amount
-        return Grant(self, tenant, amount, fallback=fallback, data=server)
+    def most_at(self, tenant: str, servers: tuple[Dispatcher, ...]) -> int:
+        """A request goes to one server, which does no more than its capacity in a period."""
+        terms = self._policy.tenants[tenant]
+        limit = COST_MAX if terms.limit is None else terms.limit.per(self._policy.period_ns)
+        given = [self._policy.servers[server.book.name].capacity for server in servers]
+        can = [COST_MAX if rate is None else rate.per(self._policy.period_ns) for rate in given]
+        return min(limit, max(1, *can) if can else limit, COST_MAX)
 
-    def _let_through(self, tenant: str, amount: int) -> Grant:
-        """Shadow mode: what would have been refused is counted, and goes."""
-        self._counts[tenant]["would_refuse"] += amount
-        return Grant(self, tenant, amount, fallback="shadow")
+    def decide(self, ticket: Ticket) -> None:
+        servers = self.find_servers(ticket.tenant)
+        if len(servers) == 1:
+            servers[0].decide(ticket)
+        elif servers:
+            self._decide_among(servers, ticket)
+        else:
+            ticket.give(self.refuse_elsewhere(ticket.tenant))
 
-    async def _give_back(self, grant: Grant) -> None:
-        # A rate is a matter of time: tokens that were not used are not given back, only the place.
-        if grant.data is not None:
-            grant.data.finished()
+    def _decide_among(self, servers: tuple[Dispatcher, ...], ticket: Ticket) -> None:
+        """At one that can grant it now, else where the tenant has most left."""
+        ranked = sorted(servers, key=lambda server: -server.left(ticket.tenant))
+        if not any(server.grants_now(ticket) for server in ranked):
+            ranked[0].queue(ticket)
 
-    def _pick(self, tenant: str, amount: int) -> Dispatcher:
-        """The server here with the most left for the tenant after those that wait."""
+    def find_servers(self, tenant: str) -> tuple[Dispatcher, ...]:
+        """The servers here that the tenant may use."""
         found = self._choices.get(tenant)
         if found is None:
-            found = self._choices[tenant] = self._find_choices(tenant)
-        limit, servers = found
-        if limit is not None and amount > limit:
-            raise Refused(
-                f"{tenant} asked for {amount} tokens at once; its limit is {limit} a period",
-                limit=limit,
-                remaining=limit,
-            )
-        return servers[0] if len(servers) == 1 else max(servers, key=lambda server: server.left(tenant))
+            allowed = self._policy.tenants[tenant].servers
+            every = self._servers.values()
+            found = tuple(s for s in every if allowed is None or s.book.name in allowed)
+            self._choices[tenant] = found
+        return found
 
-    def _find_choices(self, tenant: str) -> tuple[int | None, tuple[Dispatcher, ...]]:
-        """(the tenant's limit in a period, the servers here that it may use)."""
-        terms = self._policy.tenant(tenant)
+    def refuse_elsewhere(self, tenant: str) -> Refused:
         if not self._servers:
-            raise Refused(f"no server of {self.name} runs on this node; ask one of the nodes that do")
-        allowed = terms.servers
-        servers = tuple(s for s in self._servers.values() if allowed is None or s.book.name in allowed)
-        if not servers:
-            raise Refused(f"{tenant} may use {', '.join(allowed or ())}, and none of them runs on this node")
-        return None if terms.limit is None else terms.limit.per(self._policy.period_ns), servers
+            return Refused(f"no server of {self.name} runs on this node; ask one of the nodes that do")
+        allowed = ", ".join(self._policy.tenants[tenant].servers or ())
+        return Refused(f"{tenant} may use {allowed}, and none of them runs on this node")
 
-    def _count_dispatched(self, tenant: str, period: int, tokens: int) -> None:
-        self._counts[tenant]["dispatched"] += tokens
+    def patience_ns(self, ticket: Ticket) -> int:
+        server: Dispatcher = ticket.place
+        return server.patience_ns()
+
+    def withdraw(self, ticket: Ticket) -> Refused | Unknown:
+        server: Dispatcher = ticket.place
+        return server.withdraw(ticket)
+
+    def take_back(self, tenant: str, granted: Granted, unused: int) -> None:
+        granted.data.server.take_back(granted.data, unused)
+
+    def finish(self, granted: Granted) -> None:
+        granted.data.server.finish(granted.data)
+
+    def observe(self, tenant: str, granted: Granted | None, seen: Seen) -> None:
+        if granted is not None:
+            charge: Charge = granted.data
+            charge.server.observe(tenant, seen)
+            if charge.issue is not None:
+                self._ahead.spend(charge.issue, seen.arrived)
+        else:
+            for server in self.find_servers(tenant)[:1]:
+                server.observe(tenant, seen)
+
+    def end_lot(self, tenant: str, granted: Granted, seen: Seen, unspent: int) -> None:
+        self.observe(tenant, granted, seen)
+        charge: Charge = granted.data
+        if charge.issue is not None:
+            self._ahead.end(charge.issue)
+        if unspent:
+            charge.server.take_back(charge, unspent)
 
     # -- telling ----------------------------------------------------------------------------
 
     def explain(self, tenant: str) -> Explanation:
-        terms = terms_of(self._policy).get(tenant)
-        if terms is None:
-            self._policy.tenant(tenant)
-            raise AssertionError("the policy refuses a tenant that it does not list")
-        figures = self._figures(tenant, terms)
-        return Explanation(
-            resource=self.name,
-            kind=self.kind,
-            tenant=tenant,
-            sentences=tuple(self._sentences(tenant, terms, figures)),
-            figures=figures,
-        )
+        terms = _find_terms(self._policy, self._policy.tenant(tenant))
+        return self._telling.explain(tenant, terms, self._policy)
 
-    def _figures(self, tenant: str, terms: Terms) -> dict[str, int | float | str | bool | None]:
-        allowance, dispatched, waiting = 0, 0, 0
-        for server in self._servers.values():
-            index = server.book.index(tenant)
-            if index is not None:
-                allowance = min(UNBOUNDED, allowance + int(server.book.scheduler.allowance[index]))
-                dispatched += int(server.book.scheduler.dispatched[index])
-                waiting += server.waiting(tenant)
-        return {
-            "reservation": terms.reservation,
-            "limit": terms.limit,
-            "weight": terms.weight,
-            "period_s": self._policy.period_ns / SECOND_NS,
-            "allowance_here": None if allowance >= UNBOUNDED else allowance,
-            "dispatched_here": dispatched,
-            "waiting_here": waiting,
-            "leader": self._book.leading,
-            "shortfall": self._place.shortfall.get(tenant, 0) if self._book.leading else None,
-            **self._counts[tenant],
-        }
-
-    def _sentences(self, tenant: str, terms: Terms, figures: Mapping[str, Any]) -> list[str]:
-        period = f"{figures['period_s']:g} s"
-        most = "no limit" if terms.limit is None else f"a limit of {terms.limit}"
-        said = [f"{tenant} has a reservation of {terms.reservation} and {most} tokens every {period}."]
-        allowed = figures["allowance_here"]
-        said.append(
-            f"In this period it was allowed {'any number' if allowed is None else allowed} here, "
-            f"used {figures['dispatched_here']}, and {figures['waiting_here']} requests wait."
-        )
-        if figures["refused"]:
-            said.append(f"{figures['refused']} requests were refused since this node started.")
-        if figures["shortfall"]:
-            said.append(
-                f"Its reservation cannot be met now: {figures['shortfall']} tokens fit on none of the "
-                "servers where it has demand."
-            )
-        if any(server.book.alone for server in self._servers.values()):
-            said.append(f"No controller answers: this node goes on by itself ({self._mode()}).")
-        if self._policy.shadow:
-            said.append(f"Shadow mode: nothing is refused; {figures['would_refuse']} would have been.")
-        return said
-
-    def _mode(self) -> str:
-        return f"without_bursar = {self._policy.without_bursar.mode}"
-
-    def statistics(self) -> Mapping[str, Any]:
-        now = self._world.clock.now()
-        return {
-            "kind": self.kind,
-            "leader": self._book.leading,
-            "epoch": self._book.state.epoch,
-            "period": self._book.state.period,
-            "period_ns": self._policy.period_ns,
-            "shadow": self._policy.shadow,
-            "servers": {name: self._server_statistics(now, server) for name, server in self._servers.items()},
-            "tenants": {
-                tenant: {
-                    "reservation": terms.reservation,
-                    "limit": terms.limit,
-                    "shortfall": self._place.shortfall.get(tenant, 0),
-                    **self._counts[tenant],
-                }
-                for tenant, terms in terms_of(self._policy).items()
-            },
-        }
-
-    def _server_statistics(self, now: int, server: Dispatcher) -> dict[str, Any]:
-        book = server.book
-        return {
-            "capacity": self._place.capacity_rate(book.name),
-            "period": book.period,
-            "good": book.may_dispatch(now),
-            "alone": book.alone,
-            "in_service": server.in_service,
-            "tenants": {
-                tenant: {
-                    "allowance": int(book.scheduler.allowance[index]),
-                    "priority": int(book.scheduler.priority[index]),
-                    "dispatched": int(book.scheduler.dispatched[index]),
-                    "waiting": server.waiting(tenant),
-                }
-                for index, tenant in enumerate(book.tenants)
-            },
-        }
+    def statistics(self) -> RateStatistics:
+        return self._telling.count(terms_of(self._policy), self._policy)
 
 
-LIVE = ("tenants", "shadow", "without_bursar")
-"""What of a policy can change while the resource runs."""
+class ServerDecider(Decider):
+    """One server of a rate, which runs and counts as a part of it."""
 
-COUNTS = ("granted", "dispatched", "refused", "would_refuse")
+    kind = RateDecider.kind
+    offers = RateDecider.offers
+
+    def __init__(self, rate: RateDecider, server: Dispatcher) -> None:
+        self.name = rate.name
+        self._rate = rate
+        self._server = server
+
+    async def reconfigure(self, policy: RatePolicy) -> None:
+        """The rate itself is told."""
+
+    def is_ready(self) -> bool:
+        return self._server.is_ready()
+
+    def most(self, ticket: Ticket) -> int | None:
+        return self._rate.most_at(ticket.tenant, (self._server,))
+
+    def decide(self, ticket: Ticket) -> None:
+        if self._server in self._rate.find_servers(ticket.tenant):
+            self._server.decide(ticket)
+        else:
+            ticket.give(Refused(f"{ticket.tenant} may not use {self._server.book.name} of {self.name}"))
+
+    def patience_ns(self, ticket: Ticket) -> int:
+        return self._server.patience_ns()
+
+    def withdraw(self, ticket: Ticket) -> Refused | Unknown:
+        return self._server.withdraw(ticket)
+
+    def take_back(self, tenant: str, granted: Granted, unused: int) -> None:
+        self._rate.take_back(tenant, granted, unused)
+
+    def finish(self, granted: Granted) -> None:
+        self._rate.finish(granted)
+
+    def observe(self, tenant: str, granted: Granted | None, seen: Seen) -> None:
+        self._rate.observe(tenant, granted, seen)
+
+    def end_lot(self, tenant: str, granted: Granted, seen: Seen, unspent: int) -> None:
+        self._rate.end_lot(tenant, granted, seen, unspent)
+
+    def explain(self, tenant: str) -> Explanation:
+        return self._rate.explain(tenant)
+
+    def statistics(self) -> RateStatistics:
+        return self._rate.statistics()
+
+
+async def open_server(resource: Resource, server: str) -> Resource:
+    """A front door to one server of a rate, for programs that know where their data is."""
+    rate = resource.decider
+    if not isinstance(rate, RateDecider):
+        raise UsageError(f"{resource.name} is of kind {resource.kind}: a rate of this process has servers")
+    door = Resource(rate.world, rate.at(server), resource.policy)
+    await door.start()
+    return door

@@ -30,7 +30,9 @@ class ServerBook:
     - nothing is dispatched at or after `expires_at`, which is counted from the sending of the
       report that the grant answers: no clock but the server's own is read;
     - once the server went on by itself (`without_bursar`) it takes no more tokens of that period,
-      because it no longer knows what it has dispatched of them.
+      because it no longer knows what it has dispatched of them;
+    - tokens come back only to the opening that they were charged to (`openings` counts them): a
+      period's own tokens, never another's.
 
     The tokens themselves are in the scheduler, which charges what it chooses.
     """
@@ -44,10 +46,12 @@ class ServerBook:
         self.epoch = 0
         self.sequence = 0
         self.period = 0
+        self.openings = 0
         self.began_at = 0
         self.expires_at = 0
         self._index = {tenant: index for index, tenant in enumerate(self.tenants)}
         self._left: dict[str, int] | None = None
+        self._used: list[int] = []
         self._reported: tuple[Row, ...] | None = None
         self._reported_at = 0
         self._reported_to: tuple[str, int] | None = None
@@ -65,7 +69,7 @@ class ServerBook:
             case Poll():
                 return self._answer(now, sender, message)
             case Grant():
-                return self._take(sender, message)
+                return self._take(now, sender, message)
         return []
 
     def _answer(self, now: int, sender: str, poll: Poll) -> Effects:
@@ -118,31 +122,36 @@ class ServerBook:
             return [self._left.get(tenant, 0) for tenant in self.tenants]
         return _whole(self.scheduler.allowance)
 
-    def _take(self, sender: str, grant: Grant) -> Effects:
+    def _take(self, now: int, sender: str, grant: Grant) -> Effects:
         stale = (grant.epoch, grant.sequence) < (self.epoch, self.sequence)
         ended = grant.period < self.period or (grant.period == self.period and self._left is not None)
         if stale or ended or grant.incarnation != self.incarnation:
             return []
         if (grant.epoch, grant.sequence) > (self.epoch, self.sequence):
-            self._apply(grant)
+            self._apply(now, grant)
         # A repeated grant is acknowledged again: the first acknowledgement may be lost.
         return [Send(sender, self._acknowledge(grant))]
 
-    def _apply(self, grant: Grant) -> None:
+    def _apply(self, now: int, grant: Grant) -> None:
         self.epoch, self.sequence = grant.epoch, grant.sequence
         self.expires_at = grant.sent_at + grant.time_left_ns
         if grant.period > self.period:
-            self.period, self.began_at = grant.period, grant.sent_at
+            self.period = grant.period
             self._left = None
-            self.scheduler.open_period()
-        allowances, priorities = [0] * len(self.tenants), [0] * len(self.tenants)
+            self._open(now)
+        allowance, priority, pace = columns = np.zeros((3, len(self.tenants)), np.int64)
         for row in grant.rows:
             index = self._index.get(row.tenant)
             if index is not None:
-                allowances[index], priorities[index] = row.allowance, row.priority
-        kept = list(map(max, allowances, _whole(self.scheduler.dispatched)))
-        everybody = np.arange(len(kept))
-        self.scheduler.grant_many(everybody, np.array(kept, np.int64), np.array(priorities, np.int64))
+                columns[:, index] = row.allowance, row.priority, row.pace
+        kept = np.maximum(allowance, self.scheduler.dispatched)
+        self.scheduler.grant_many(np.arange(kept.size), kept, priority, pace, now)
+
+    def _open(self, now: int) -> None:
+        """Tokens of another period: the pace begins when the server has them."""
+        self.openings += 1
+        self.began_at = now
+        self.scheduler.open_period(now)
 
     def _acknowledge(self, grant: Grant) -> Ack:
         granted = {row.tenant: row.allowance for row in grant.rows}
@@ -153,25 +162,30 @@ class ServerBook:
         )
         return Ack(self.name, self.incarnation, grant.epoch, grant.sequence, self.period, raised)
 
-    def go_on_alone(self, now: int, period_ns: int, safe: int | None) -> None:
-        """Serve a period without a controller: what each tenant had last, or `safe` tokens each.
-        They are charged to no period of a controller's."""
-        scheduler = self.scheduler
-        last = [(int(a), int(p)) for a, p in zip(scheduler.allowance, scheduler.priority, strict=True)]
+    def go_on_alone(self, now: int, period_ns: int, safe: int | None, limits: Sequence[int]) -> None:
+        """Serve a period without a controller: what each tenant was charged here in the last period
+        that there was, or `safe` tokens each, and never more than its limit. They are charged to no
+        period of a controller's."""
         if self._left is None:
-            self._left = {tenant: row[0] for tenant, row in zip(self.tenants, last, strict=True)}
-        scheduler.open_period()
-        for index, (allowance, priority) in enumerate(last):
-            if safe is None:
-                scheduler.grant(index, allowance, priority)
-            else:
-                scheduler.grant(index, safe)
-        self.began_at, self.expires_at = now, now + period_ns
+            self._left = dict(zip(self.tenants, _whole(self.scheduler.allowance), strict=True))
+            self._used = _whole(self.scheduler.dispatched)
+        used = self._used + [0] * (len(self.tenants) - len(self._used))
+        first = _whole(self.scheduler.priority)
+        self._open(now)
+        self.expires_at = now + period_ns
+        for index, (tokens, limit) in enumerate(zip(used, limits, strict=True)):
+            tokens = min(tokens if safe is None else safe, limit)
+            self.scheduler.grant(index, tokens, min(first[index], tokens), max(1, tokens), now)
 
     @property
     def alone(self) -> bool:
         """Whether it serves without a controller now."""
         return self._left is not None
+
+    @property
+    def charged_to(self) -> int:
+        """The period that whatever goes now is charged to; 0 for none."""
+        return 0 if self.alone else self.period
 
     def add_tenant(self, tenant: str, weight: int) -> None:
         """A tenant that the policy did not list before; it has nothing yet."""

@@ -52,6 +52,7 @@ COST_MAX = 2**30
 BURST_MAX_NS = 2**58
 """Nine years."""
 
+
 class Scheduler:
     """Queues without their contents, and the choice among them. Tenants are indices from 0.
 
@@ -148,9 +149,7 @@ class Scheduler:
         if pace < 0:
             raise UsageError(f"pace is {pace}: pass tokens a period, or 0 for no pace")
         self._see(now)
-        kernels.grant(
-            self._table, self._heads, self._state, self._check(tenant), allowance, priority, pace
-        )
+        kernels.grant(self._table, self._heads, self._state, self._check(tenant), allowance, priority, pace)
 
     def grant_many(
         self,
@@ -202,6 +201,16 @@ class Scheduler:
     def find_due(self, tenant: int, cost: int = 1) -> int:
         """The moment from which pacing lets a request of the tenant go; 0 if it does not hold it."""
         return int(kernels.find_due(self._table, self._state, self._check(tenant), cost))
+
+    def read_dispatched(self, tenant: int) -> int:
+        """One tenant's, as a plain number. Like the next two, for those who ask with every request."""
+        return self._table.item(tenant, kernels.DISPATCHED)
+
+    def read_allowance(self, tenant: int) -> int:
+        return self._table.item(tenant, kernels.ALLOWANCE)
+
+    def read_pace(self, tenant: int) -> int:
+        return self._table.item(tenant, kernels.PACE)
 
     @property
     def pending(self) -> Whole:

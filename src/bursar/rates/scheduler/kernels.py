@@ -60,7 +60,7 @@ _EXACT = 1e-6
 
 
 @njit(cache=True, nogil=True, inline="always")
-def _slot_ns(state: Whole) -> int:
+def _slot_ns(state: Whole) -> Any:
     """A thousandth of a period, or of a second: who waits for longer than a turn of the wheel is
     looked at once in every turn."""
     return max(1, min(state[PERIOD] // SLOTS, _SLOT_MAX_NS))
@@ -73,12 +73,12 @@ def _span(table: Whole, state: Whole, tenant: int, tokens: int) -> int:
 
 
 @njit(cache=True, nogil=True, inline="always")
-def _is_paced(table: Whole, state: Whole, tenant: int) -> bool:
+def _is_paced(table: Whole, state: Whole, tenant: int) -> Any:
     return state[PERIOD] > 0 and table[tenant, PACE] > 0
 
 
 @njit(cache=True, nogil=True, inline="always")
-def _due(table: Whole, state: Whole, tenant: int, cost: int) -> int:
+def _due(table: Whole, state: Whole, tenant: int, cost: int) -> Any:
     """When pacing lets a request of that cost go. One that is larger than the burst goes when
     nothing of the burst is used, and those after it wait the longer."""
     burst = table[tenant, BURST]
@@ -118,7 +118,7 @@ def _unlink(table: Whole, heads: Whole, tenant: int) -> None:
 
 
 @njit(cache=True, nogil=True, inline="always")
-def _ring_of(table: Whole, state: Whole, tenant: int) -> int:
+def _ring_of(table: Whole, state: Whole, tenant: int) -> Any:
     """Where the tenant belongs now; NOBODY for no ring."""
     dispatched = table[tenant, DISPATCHED]
     if table[tenant, WAITING] == 0 or dispatched + table[tenant, COST] > table[tenant, ALLOWANCE]:

@@ -1,0 +1,60 @@
+"""Why a request does not go at a server, and when it would: true numbers, for people and programs."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from bursar.errors import Refused, Unknown
+from bursar.resource import Ticket
+from bursar.world import MILLISECOND_NS, SECOND_NS
+
+if TYPE_CHECKING:
+    from bursar.rates.dispatcher import Dispatcher
+
+OPENING_NS = 50 * MILLISECOND_NS
+"""Whoever is to come back in the next period is told to come so long after it should have begun, or a
+twentieth of a period: an ordinary pause between two is over by then."""
+
+TURN_NS = MILLISECOND_NS
+"""How long to wait for those who came first. Nobody knows; if nobody else asks, they are gone by then."""
+
+
+def explain_refusal(server: Dispatcher, now: int, ticket: Ticket, index: int) -> Refused | Unknown:
+    if not server.book.may_dispatch(now):
+        return Unknown(f"no controller has granted tokens to {server.book.name} for this period")
+    retry_at, why = _find_obstacle(server, now, ticket, index)
+    return Refused(
+        f"{ticket.tenant} {why}",
+        limit=server.promises.terms(index).limit,
+        remaining=server.remaining(index),
+        retry_after=None if retry_at is None else max(0, retry_at - now) / SECOND_NS,
+    )
+
+
+def _find_obstacle(server: Dispatcher, now: int, ticket: Ticket, index: int) -> tuple[int | None, str]:
+    """(when the same request would go if nobody else asked, what stands in its way)."""
+    name, unused, remaining = server.book.name, server.unused(index), server.remaining(index)
+    due_at = server.book.scheduler.find_due(index, ticket.amount)
+    if ticket.amount > unused:
+        opens_at = server.ends_at + min(OPENING_NS, server.period_ns // 20)
+        return max(opens_at, due_at), _tell_used_up(server, ticket.amount, index)
+    left = f"has {unused if remaining is None else remaining} tokens left"
+    if due_at > now:
+        return due_at, f"{left}, but pacing spreads them over the period"
+    if now < server.capacity.rests_until:
+        return server.capacity.rests_until, f"{left}, but {name} is at its capacity"
+    if server.services.is_full:
+        return None, f"{left}, but {name} is busy with {server.services.count} requests already"
+    return now + TURN_NS, f"{left}, but others came first"
+
+
+def _tell_used_up(server: Dispatcher, amount: int, index: int) -> str:
+    name, unused, remaining = server.book.name, server.unused(index), server.remaining(index)
+    if server.book.alone:
+        return f"has {unused} tokens at {name}, which goes on without a controller, and asked for {amount}"
+    if remaining is None or remaining >= amount:
+        return f"has {unused} tokens at {name} for now, and asked for {amount}"
+    limit = server.promises.terms(index).limit
+    if remaining == 0:
+        return f"has used its {limit} tokens for this period"
+    return f"has {remaining} of its {limit} tokens left for this period, and asked for {amount}"

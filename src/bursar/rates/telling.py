@@ -1,0 +1,143 @@
+"""What a node says of a rate: to people, and as numbers."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from bursar.policy.values import RatePolicy
+from bursar.rates.controller import ControllerBook
+from bursar.rates.dispatcher import Dispatcher
+from bursar.rates.messages import UNBOUNDED
+from bursar.rates.placement import Placement
+from bursar.rates.statistics import CellStatistics, RateStatistics, ServerStatistics, TenantStatistics
+from bursar.rates.views import Terms
+from bursar.resource import Explanation
+from bursar.world import SECOND_NS, World
+
+Figures = dict[str, int | float | str | bool | None]
+
+
+class Telling:
+    """Reads the books and decides nothing."""
+
+    def __init__(
+        self,
+        world: World,
+        resource: str,
+        book: ControllerBook,
+        place: Placement,
+        servers: Mapping[str, Dispatcher],
+    ) -> None:
+        self._world = world
+        self._resource = resource
+        self._book = book
+        self._place = place
+        self._servers = servers
+
+    def explain(self, tenant: str, terms: Terms, policy: RatePolicy) -> Explanation:
+        figures = self._figures(tenant, terms, policy)
+        return Explanation(
+            resource=self._resource,
+            kind="rate",
+            tenant=tenant,
+            sentences=tuple(self._say(tenant, figures, policy)),
+            figures=figures,
+        )
+
+    def _figures(self, tenant: str, terms: Terms, policy: RatePolicy) -> Figures:
+        seen = self._count_tenant(tenant, terms)
+        return {
+            "reservation": terms.reservation,
+            "limit": terms.limit,
+            "burst": seen.burst,
+            "weight": terms.weight,
+            "period_s": policy.period_ns / SECOND_NS,
+            "allowance_here": seen.allowance,
+            "dispatched_here": seen.dispatched,
+            "waiting_here": seen.waiting,
+            "charged_alone": seen.charged_alone,
+            "leader": self._book.leading,
+            "shortfall": seen.shortfall if self._book.leading else None,
+        }
+
+    def _say(self, tenant: str, figures: Mapping[str, Any], policy: RatePolicy) -> Iterator[str]:
+        period, limit, allowed = f"{figures['period_s']:g} s", figures["limit"], figures["allowance_here"]
+        most = "no limit" if limit is None else f"a limit of {limit}"
+        yield f"{tenant} has a reservation of {figures['reservation']} and {most} tokens every {period}."
+        if limit is not None and policy.pacing:
+            yield f"They are spread over the period; at most {figures['burst']} may be used at once."
+        yield (
+            f"In this period it was allowed {'any number' if allowed is None else allowed} here, "
+            f"used {figures['dispatched_here']}, and {figures['waiting_here']} requests wait."
+        )
+        if figures["shortfall"]:
+            yield (
+                f"Its reservation cannot be met now: {figures['shortfall']} tokens fit on none of the "
+                "servers where it has demand."
+            )
+        if any(server.book.alone for server in self._servers.values()):
+            mode = policy.without_bursar.mode
+            yield f"No controller answers: this node goes on by itself (without_bursar = {mode})."
+        if policy.shadow:
+            yield "Shadow mode: nothing is refused, only counted."
+
+    def count(self, terms: Mapping[str, Terms], policy: RatePolicy) -> RateStatistics:
+        newest = max((server.book.period for server in self._servers.values()), default=0)
+        return RateStatistics(
+            leading=self._book.leading,
+            epoch=self._book.state.epoch,
+            period=max(self._book.state.period, newest),
+            period_s=policy.period_ns / SECOND_NS,
+            interval_s=self._book.interval_ns / SECOND_NS,
+            servers={name: self._count_server(server) for name, server in self._servers.items()},
+            tenants={tenant: self._count_tenant(tenant, each) for tenant, each in terms.items()},
+        )
+
+    def _count_tenant(self, tenant: str, terms: Terms) -> TenantStatistics:
+        cells = [_count_cell(server, tenant) for server in self._servers.values()]
+        counts = [_read_counts(server, tenant) for server in self._servers.values()]
+        allowances = [cell.allowance for cell in cells]
+        charged, charged_alone, returned = (sum(column) for column in zip((0, 0, 0), *counts, strict=True))
+        return TenantStatistics(
+            reservation=terms.reservation,
+            limit=terms.limit,
+            burst=terms.burst or None,
+            shortfall=self._place.shortfall.get(tenant, 0),
+            allowance=None if None in allowances else sum(each or 0 for each in allowances),
+            dispatched=sum(cell.dispatched for cell in cells),
+            waiting=sum(cell.waiting for cell in cells),
+            charged=charged,
+            charged_alone=charged_alone,
+            returned=returned,
+        )
+
+    def _count_server(self, server: Dispatcher) -> ServerStatistics:
+        book = server.book
+        return ServerStatistics(
+            capacity=self._place.capacity_rate(book.name),
+            period=book.period,
+            good=book.may_dispatch(self._world.clock.now()),
+            alone=book.alone,
+            in_service=server.services.count,
+            tenants={tenant: _count_cell(server, tenant) for tenant in book.tenants},
+        )
+
+
+def _count_cell(server: Dispatcher, tenant: str) -> CellStatistics:
+    index, scheduler = server.book.index(tenant), server.book.scheduler
+    assert index is not None, "every server knows every tenant of the policy"
+    allowance = scheduler.read_allowance(index)
+    return CellStatistics(
+        allowance=None if allowance >= UNBOUNDED else allowance,
+        priority=int(scheduler.priority[index]),
+        dispatched=scheduler.read_dispatched(index),
+        pace=scheduler.read_pace(index) or None,
+        waiting=server.waiting(tenant),
+    )
+
+
+def _read_counts(server: Dispatcher, tenant: str) -> tuple[int, int, int]:
+    index = server.book.index(tenant)
+    assert index is not None, "every server knows every tenant of the policy"
+    return server.charged[index], server.charged_alone[index], server.returned[index]
