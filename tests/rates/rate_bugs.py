@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import TypeVar
 
 from bursar.book import Effects as ServerEffects
 from bursar.rates.controller import ControllerBook, Effects
 from bursar.rates.messages import Grant
+from bursar.rates.resource import RateDecider
 from bursar.rates.server import ServerBook
 from bursar.rates.views import ServerView, Terms
+from bursar.resource import Granted, Seen, Ticket
 from bursar.sim.faults import Faults
 from bursar.sim.scenarios.rate import (
     RateScenario,
@@ -80,6 +82,46 @@ class CountsFromReceipt(ServerBook):
         self.expires_at = now + grant.time_left_ns
 
 
+class TakesBackIntoAnyPeriod(RateDecider):
+    """Rule 5 of lots: tokens come back after their period, to the next one."""
+
+    def take_back(self, tenant: str, granted: Granted, unused: int) -> None:
+        granted.data.opening = granted.data.server.book.openings
+        super().take_back(tenant, granted, unused)
+
+    def end_lot(self, tenant: str, granted: Granted, seen: Seen, unspent: int) -> None:
+        granted.data.opening = granted.data.server.book.openings
+        super().end_lot(tenant, granted, seen, unspent)
+
+
+class LotsOutlastTheirPeriod(RateDecider):
+    """Rule 4 of lots: what is left of a lot is good for some time more."""
+
+    def decide(self, ticket: Ticket) -> None:
+        super().decide(ticket)
+        if isinstance(ticket.answer, Granted) and ticket.answer.ahead:
+            ticket.answer.until += 200 * MILLISECOND_NS
+
+
+class LotsAreNotCharged(RateDecider):
+    """Rule 1 of lots: a token more than was charged."""
+
+    def decide(self, ticket: Ticket) -> None:
+        super().decide(ticket)
+        if isinstance(ticket.answer, Granted) and ticket.answer.ahead:
+            ticket.answer.ahead += 1
+
+
+class KeepsWhatWasAllowed(ServerBook):
+    """`keep`: as much as was allowed, not as much as was used: any number, without a limit."""
+
+    def go_on_alone(self, now: int, period_ns: int, safe: int | None, limits: Sequence[int]) -> None:
+        allowed = [int(allowance) for allowance in self.scheduler.allowance]
+        super().go_on_alone(now, period_ns, safe, limits)
+        for index, allowance in enumerate(allowed):
+            self.scheduler.grant(index, allowance, 0, 0, now)
+
+
 WORLDS = {
     "rule 1: takes any grant": SmallTakeOver,
     "rule 2: bounds fall on sending": SmallRate,
@@ -91,6 +133,7 @@ WORLDS = {
 """The small world in which a search finds it."""
 
 FAULTS = {
+    "rule 5: opens without waiting": Faults(drift=True),
     "rule 1: takes any grant": Faults(duplicate=0.3, reorder=0.5, slow=0.3, slow_ns=250 * MILLISECOND_NS),
     "rule 4: forgets the dead": Faults(crashes=2.0, outage_ns=60 * MILLISECOND_NS),
 }
@@ -105,6 +148,14 @@ BUGS = {
     "rule 5: counts from receipt": CountsFromReceipt,
 }
 
+DOOR_BUGS = {
+    "lots: takes back into any period": TakesBackIntoAnyPeriod,
+    "lots: outlast their period": LotsOutlastTheirPeriod,
+    "lots: are not charged": LotsAreNotCharged,
+    "keep: what was allowed": KeepsWhatWasAllowed,
+}
+"""What the search, which has no callers, cannot see."""
+
 
 def plant_scenario(bug: str) -> RateScenario:
     return _plant(RateScenario(), bug)
@@ -115,9 +166,12 @@ def plant_small_world(bug: str) -> SmallRate:
 
 
 def _plant(world: WorldT, bug: str) -> WorldT:
-    book = BUGS[bug]
-    if issubclass(book, ServerBook):
-        world.server_book = book
+    part = {**BUGS, **DOOR_BUGS}[bug]
+    if issubclass(part, ServerBook):
+        world.server_book = part
+    elif issubclass(part, ControllerBook):
+        world.controller_book = part
     else:
-        world.controller_book = book
+        assert isinstance(world, RateScenario), "a small world has no door"
+        world.decider = part
     return world

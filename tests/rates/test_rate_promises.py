@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from rate_bugs import BUGS, FAULTS, ChangesAtOnce, plant_scenario, plant_small_world
+from rate_bugs import BUGS, DOOR_BUGS, FAULTS, ChangesAtOnce, plant_scenario, plant_small_world
 
 from bursar.sim.errors import RunFailedError
 from bursar.sim.scenarios import run_seed
@@ -52,7 +52,7 @@ def find(bug: str) -> RunFailedError | None:
     return None
 
 
-@pytest.mark.parametrize("bug", BUGS)
+@pytest.mark.parametrize("bug", [*BUGS, *DOOR_BUGS])
 def test_each_rule_taken_out_is_found_by_seeds(bug: str) -> None:
     failure = find(bug)
     assert failure is not None, f"{SEEDS_TO_FIND} seeds did not find {bug}"

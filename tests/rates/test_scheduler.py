@@ -622,6 +622,24 @@ def test_bad_calls_say_what_to_pass(call):
     assert s.choose() == -1
 
 
+def test_nobody_is_overtaken_at_once_but_those_who_wait_for_tokens_of_their_own():
+    s = Scheduler([1, 1, 1], period_ns=SECOND_NS)
+    for tenant, allowance in enumerate((10, 0, 10)):
+        s.grant(tenant, allowance, 0, 100, 0)
+    s.arrive(1, 3, 0)
+    assert s.take(0, 1, 0) == 0, "the second has no tokens, and waits for no turn"
+    s.arrive(2, 2, 0)
+    assert s.take(0, 1, 0) is None, "the third could go"
+    assert s.choose_many(5, 0).tolist() == [2]
+    assert s.take(0, 1, 0) is None, "pacing holds it back"
+    assert s.take(2, 1, SECOND_NS // 2) is None, "its own came first"
+    assert s.take(0, 1, SECOND_NS // 2) is None, "by now the third could go again"
+    assert s.choose(SECOND_NS // 2) == 2
+    assert s.take(0, 1, SECOND_NS // 2) == 0
+    assert (s.dispatched.tolist(), s.pending.tolist()) == ([2, 0, 2], [0, 3, 0])
+    check_rings(s)
+
+
 @settings(max_examples=100, deadline=None)
 @given(
     period_ns=st.sampled_from((None, SECOND_NS)),

@@ -88,10 +88,9 @@ class Dispatcher:
             self.queue(ticket)
 
     def grants_now(self, ticket: Ticket) -> bool:
-        """The same as joining the queue and being let go, where nobody waits: most requests go this
-        way. With it go tokens ahead, if they are wanted."""
-        if self._waiting:
-            return False
+        """The same as joining the queue and being let go, where nobody waits for the server: most
+        requests go this way. (Who waits for tokens of its own does not wait for the server.) With it
+        go tokens ahead, if they are wanted."""
         now, index = self._now(), self._find(ticket.tenant)
         if self.services.forgotten:
             self.services.end_forgotten(now)

@@ -82,8 +82,8 @@ class Placement:
         there, so that all of them can be used up by the end, and where there are none by capacity. The
         shares add up to the limit at most; servers that are not seen keep theirs."""
         limits = np.array([picture.terms[tenant].limit or 0 for tenant in tenants], np.int64)
-        held = np.array([picture.held.get(tenant, 0) for tenant in tenants], np.int64)
-        total = left.sum(axis=1) + held
+        held = [min(picture.held.get(tenant, 0), UNBOUNDED) for tenant in tenants]
+        total = left.sum(axis=1) + np.array(held, np.int64)
         by_tokens = left * (limits / np.maximum(total, 1))[:, None]
         shares = np.where(total[:, None] > 0, by_tokens, self._spread(tenants, picture, limits))
         pace: Whole = np.maximum(shares, 1.0).astype(np.int64)

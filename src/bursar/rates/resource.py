@@ -74,14 +74,14 @@ class RateDecider(Decider):
         self._ahead = Ahead()
         self._place = self._make_placement()
         self._promises = Promises(policy.period_ns)
-        self._servers = {server: self._make_server(server) for server in self._local_servers()}
+        self.servers = {server: self._make_server(server) for server in self._local_servers()}
         self._tell_terms(policy)
         self._choices: dict[str, tuple[Dispatcher, ...]] = {}
         self._doors: dict[str, ServerDecider] = {}
         self.book = self._make_controller(controller_book)
-        hosts = dict.fromkeys(self._servers, world.name)
+        hosts = dict.fromkeys(self.servers, world.name)
         self._controller = ControllerCourier(world, name, self.book, hosts)
-        self._telling = Telling(world, name, self.book, self._place, self._servers)
+        self._telling = Telling(world, name, self.book, self._place, self.servers)
 
     def _local_servers(self) -> list[str]:
         """A server that is a peer runs there; every other one runs here."""
@@ -126,7 +126,7 @@ class RateDecider(Decider):
         )
 
     async def start(self) -> None:
-        for server in self._servers.values():
+        for server in self.servers.values():
             server.start()
             courier = ServerCourier(self.world, self.name, server.book, server.pump, self._look_up)
             courier.start()
@@ -137,14 +137,14 @@ class RateDecider(Decider):
         self.collect()
         for door in self._doors.values():
             door.collect()
-        for server in self._servers.values():
+        for server in self.servers.values():
             server.look_up()
 
     async def reconfigure(self, policy: RatePolicy) -> None:
         """New terms hold from the next period on; servers, period and interval need a restart."""
         check_change(self._policy, policy, LIVE)
         self._tell_terms(policy)
-        for server in self._servers.values():
+        for server in self.servers.values():
             server.without_bursar = policy.without_bursar
             server.pump()
         self.book.reconfigure(terms_of(policy))
@@ -154,10 +154,10 @@ class RateDecider(Decider):
 
     def _tell_terms(self, policy: RatePolicy) -> None:
         """Every server here learns of its tenants: weights and bursts, of new ones too."""
-        whole = count_whole(servers_of(policy), policy.servers, self._servers)
+        whole = count_whole(servers_of(policy), policy.servers, self.servers)
         for tenant, terms in terms_of(policy).items():
             index = self._promises.set(tenant, terms, whole[tenant])
-            for server in self._servers.values():
+            for server in self.servers.values():
                 server.set_terms(tenant, terms.weight, self._promises.burst_ns(index))
 
     # -- deciding ---------------------------------------------------------------------------
@@ -165,15 +165,15 @@ class RateDecider(Decider):
     def at(self, server: str) -> ServerDecider:
         """For whoever knows where its data is: the same, at that server alone. It can be given a front
         door of its own."""
-        if server not in self._servers:
-            here = ", ".join(self._servers) or "none"
+        if server not in self.servers:
+            here = ", ".join(self.servers) or "none"
             raise UsageError(f"server {server!r} of {self.name} does not run on this node (here: {here})")
         if server not in self._doors:
-            self._doors[server] = ServerDecider(self, self._servers[server])
+            self._doors[server] = ServerDecider(self, self.servers[server])
         return self._doors[server]
 
     def is_ready(self) -> bool:
-        return any(server.is_ready() for server in self._servers.values())
+        return any(server.is_ready() for server in self.servers.values())
 
     def most(self, ticket: Ticket) -> int | None:
         return self.most_at(ticket.tenant, self.find_servers(ticket.tenant))
@@ -206,13 +206,13 @@ class RateDecider(Decider):
         found = self._choices.get(tenant)
         if found is None:
             allowed = self._policy.tenants[tenant].servers
-            every = self._servers.values()
+            every = self.servers.values()
             found = tuple(s for s in every if allowed is None or s.book.name in allowed)
             self._choices[tenant] = found
         return found
 
     def refuse_elsewhere(self, tenant: str) -> Refused:
-        if not self._servers:
+        if not self.servers:
             return Refused(f"no server of {self.name} runs on this node; ask one of the nodes that do")
         allowed = ", ".join(self._policy.tenants[tenant].servers or ())
         return Refused(f"{tenant} may use {allowed}, and none of them runs on this node")

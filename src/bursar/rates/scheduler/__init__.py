@@ -114,8 +114,9 @@ class Scheduler:
         kernels.arrive(self._table, self._heads, self._state, tenant, -1)
 
     def take(self, tenant: int, cost: int, now: int | None = None, *, more: int = 0) -> int | None:
-        """Charge a request of the tenant now or not at all (then None). Only while no tenant waits.
-        Up to `more` tokens are charged with it, for requests to come; how many is returned."""
+        """Charge a request of the tenant now or not at all (then None): not if anybody waits who
+        could go, or another request of the tenant does. Up to `more` tokens are charged with it, for
+        requests to come; how many is returned."""
         _check_cost(cost)
         moment = self._moment(now)
         got = kernels.take(self._table, self._heads, self._state, self._check(tenant), cost, more, moment)

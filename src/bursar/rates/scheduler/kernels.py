@@ -282,15 +282,28 @@ def join(table: Whole, heads: Whole, state: Whole, tenant: int, count: int, now:
 
 @njit(cache=True, nogil=True)
 def take(table: Whole, heads: Whole, state: Whole, tenant: int, cost: int, more: int, now: int) -> Any:
-    """Arrive and be chosen in one, where nobody waits: NOBODY if the request was not charged, and
-    then it does not wait either; else how many of `more` tokens were charged with it, for later
-    ones."""
+    """Arrive and be chosen in one, where nobody waits who could go: NOBODY if the request was not
+    charged, and then it does not wait either; else how many of `more` tokens were charged with it,
+    for later ones."""
+    state[NOW] = max(state[NOW], now)
+    if table[tenant, WAITING] > 0 or not _is_idle(table, heads, state):
+        return NOBODY
     price(table, heads, state, tenant, cost)
-    join(table, heads, state, tenant, 1, now)
+    arrive(table, heads, state, tenant, 1)
     if choose(table, heads, state, now) == tenant:
         return _take_more(table, state, tenant, more)
     arrive(table, heads, state, tenant, -1)
     return NOBODY
+
+
+@njit(cache=True, nogil=True)
+def _is_idle(table: Whole, heads: Whole, state: Whole) -> Any:
+    """Whether all who wait, if anybody does, wait for tokens of their own."""
+    if state[HELD] > 0:
+        _release(table, heads, state)
+        if state[HELD] > 0 and state[SLOT] * _slot_ns(state) <= state[NOW]:
+            return False
+    return heads[FIRST] == NOBODY and heads[REST] == NOBODY
 
 
 @njit(cache=True, nogil=True)

@@ -1,4 +1,4 @@
-"""A rate resource under every fault: two controllers, three servers, tenants that always want more."""
+"""Every order of events of a rate, with two servers and two tokens."""
 
 from __future__ import annotations
 
@@ -7,178 +7,17 @@ from types import MappingProxyType
 from typing import Any
 
 from bursar.book import Book, Effects, Send
-from bursar.errors import Refused, Unknown
 from bursar.rates.controller import Commit, ControllerBook
-from bursar.rates.courier import ControllerCourier, ServerCourier
-from bursar.rates.dispatcher import Dispatcher
 from bursar.rates.messages import State
-from bursar.rates.placement import Placement
-from bursar.rates.scheduler import Scheduler, Whole
+from bursar.rates.scheduler import Whole
 from bursar.rates.server import ServerBook
 from bursar.rates.views import Picture, Targets, Terms
-from bursar.sim.scenario import Boot, Scenario, require
+from bursar.sim.scenario import require
 from bursar.sim.search import Budget, Move, SmallWorld
 from bursar.sim.search import State as SearchState
-from bursar.world import MILLISECOND_NS, SECOND_NS, Message, World
+from bursar.world import MILLISECOND_NS, Message
 
-SERVERS = ("s1", "s2", "s3")
-CONTROLLERS = ("c1", "c2")
-CAPACITY = 100.0
-PERIOD_NS = 400 * MILLISECOND_NS
-INTERVAL_NS = 100 * MILLISECOND_NS
 DRIFT_PPM = 10_000
-TERMS = {
-    "even": Terms(reservation=20, limit=30),
-    "capped": Terms(reservation=0, limit=12),
-    "free": Terms(reservation=15, limit=None),
-}
-PAUSE_MAX_NS = 60 * MILLISECOND_NS
-WAITING = 5
-MET = 0.9
-
-
-class RateScenario(Scenario):
-    """The truth: what every tenant was served, by the period it was charged to."""
-
-    duration_ns = 4 * SECOND_NS
-    settle_ns = 6 * SECOND_NS
-    session_timeout_ns = SECOND_NS
-    drift_ppm = DRIFT_PPM
-    server_book: type[ServerBook] = ServerBook
-    controller_book: type[ControllerBook] = ControllerBook
-
-    def __init__(self) -> None:
-        self.charged: dict[tuple[str, int], int] = {}
-        self.opened = 0
-        self._controllers: dict[str, ControllerBook] = {}
-        # A message that was slow when the faults end may come so late, and keeps later ones back.
-        self._disturbed_until_ns = self.duration_ns + self.faults().slow_ns
-        self._disturbed_period = 0
-        self._late: str | None = None
-
-    def nodes(self) -> Mapping[str, Boot]:
-        controllers = dict.fromkeys(CONTROLLERS, self._boot_controller)
-        return {**controllers, **dict.fromkeys(SERVERS, self._boot_server)}
-
-    def _boot_controller(self, world: World) -> None:
-        place = Placement(dict.fromkeys(SERVERS, CAPACITY), {})
-        book = self.controller_book(
-            f"{world.name}.{world.incarnation}",
-            SERVERS,
-            TERMS,
-            place,
-            period_ns=PERIOD_NS,
-            interval_ns=INTERVAL_NS,
-            drift_ppm=DRIFT_PPM,
-        )
-        ControllerCourier(world, "cache", book, {}).start()
-        self._controllers[world.name] = book
-
-    async def _boot_server(self, world: World) -> None:
-        book = self.server_book(world.name, world.incarnation, list(TERMS), Scheduler([1] * len(TERMS)))
-        queues = Dispatcher(world, book, period_ns=PERIOD_NS, capacity=CAPACITY, dispatched=self._count)
-        queues.start()
-        ServerCourier(world, "cache", book, queues.pump).start()
-        while True:
-            await world.clock.sleep(world.random.randrange(0, PAUSE_MAX_NS))
-            for tenant in TERMS:
-                for _ in range(WAITING - queues.waiting(tenant)):
-                    world.spawn(self._ask(queues, tenant), f"ask.{tenant}")
-
-    async def _ask(self, queues: Dispatcher, tenant: str) -> None:
-        try:
-            await queues.take(tenant, 1, SECOND_NS)
-        except (Refused, Unknown):
-            return
-        queues.finished()
-
-    def _count(self, tenant: str, period: int, tokens: int) -> None:
-        key = (tenant, period)
-        self.charged[key] = self.charged.get(key, 0) + tokens
-        if period < self.opened:
-            self._late = f"{tenant} was served from period {period} after {self.opened} had begun"
-
-    def crashed(self, name: str) -> None:
-        self._controllers.pop(name, None)
-
-    def check(self) -> None:
-        for book in self._controllers.values():
-            if book.leading:
-                self.opened = max(self.opened, book.state.period)
-        require(self._late is None, str(self._late))
-        if self.sim.now_ns <= self._disturbed_until_ns:
-            self._disturbed_period = self.opened
-        for tenant in TERMS:
-            charged, limit = self.charged.get((tenant, self.opened), 0), self.limit(tenant, self.opened)
-            require(
-                limit is None or charged <= limit,
-                f"{tenant} was served {charged} in period {self.opened}, its limit is {limit}",
-            )
-
-    def limit(self, tenant: str, period: int) -> int | None:
-        """What the tenant may be served in the period at most."""
-        return TERMS[tenant].limit
-
-    def audit(self) -> None:
-        for (tenant, period), charged in sorted(self.charged.items()):
-            limit = self.limit(tenant, period)
-            require(limit is None or charged <= limit, f"{tenant}: {charged} in period {period}")
-        settled = range(self._disturbed_period + 2, self.opened)
-        require(
-            len(settled) >= 2, f"only {self.opened - self._disturbed_period} periods opened once undisturbed"
-        )
-        for period in settled:
-            for tenant, terms in TERMS.items():
-                charged = self.charged.get((tenant, period), 0)
-                require(
-                    charged >= MET * terms.reservation,
-                    f"{tenant} was served {charged} of its reservation {terms.reservation} in {period}",
-                )
-
-
-class ChangingRateScenario(RateScenario):
-    """The policy changes all the time, at one controller sooner than at the other: a period's limit
-    is that of the leader that opened it, or of one that took over within it."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self._limits: dict[tuple[str, int], int] = {}
-        self._seen: set[tuple[int, int]] = set()
-        self._calm = False
-
-    def _boot_controller(self, world: World) -> None:
-        super()._boot_controller(world)
-        world.spawn(self._change_terms(world, self._controllers[world.name]), "operator")
-
-    async def _change_terms(self, world: World, book: ControllerBook) -> None:
-        while not self._calm:
-            await world.clock.sleep(world.random.randrange(0, 3 * PERIOD_NS))
-            even = Terms(world.random.randrange(0, 20), world.random.randrange(20, 41))
-            changed = {"even": even, "capped": Terms(0, world.random.randrange(0, 25)), "free": TERMS["free"]}
-            book.reconfigure(TERMS if self._calm else changed)
-
-    def healed(self) -> None:
-        self._calm = True
-
-    def check(self) -> None:
-        for book in self._controllers.values():
-            if book.leading and (book.state.epoch, book.state.period) not in self._seen:
-                self._seen.add((book.state.epoch, book.state.period))
-                self._note_limits(book)
-        super().check()
-
-    def _note_limits(self, book: ControllerBook) -> None:
-        for tenant, terms in book.terms.items():
-            if terms.limit is not None:
-                key = (tenant, book.state.period)
-                self._limits[key] = max(self._limits.get(key, 0), terms.limit)
-
-    def limit(self, tenant: str, period: int) -> int | None:
-        return None if TERMS[tenant].limit is None else self._limits.get((tenant, period), 0)
-
-
-# -- every order of events, with two servers and two tokens -------------------------------------
-
 LIMIT = 2
 SMALL_PERIOD_NS = 400 * MILLISECOND_NS
 SMALL_INTERVAL_NS = 100 * MILLISECOND_NS
@@ -282,16 +121,12 @@ class Tokens:
         self.dispatched = [0] * tenants
         self.pending = [1] * tenants
 
-    def open_period(self) -> None:
+    def open_period(self, now: int) -> None:
         for counts in (self.allowance, self.priority, self.dispatched):
             counts[:] = [0] * len(counts)
 
-    def grant(self, tenant: int, allowance: int, priority: int = 0) -> None:
-        self.allowance[tenant], self.priority[tenant] = allowance, priority
-
-    def grant_many(self, tenants: Whole, allowance: Whole, priority: Whole) -> None:
-        for index, *tokens in zip(tenants.tolist(), allowance.tolist(), priority.tolist(), strict=True):
-            self.grant(index, *tokens)
+    def grant_many(self, tenants: Whole, allowance: Whole, priority: Whole, pace: Whole, now: int) -> None:
+        self.allowance, self.priority = allowance.tolist(), priority.tolist()
 
 
 class ServerNode(StoreBook):
@@ -433,7 +268,3 @@ def _due(book: Any, now: int) -> Effects:
 def _dispatch(node: ServerNode, now_ns: int, ground: Any) -> tuple[Effects, Any]:
     node.book.scheduler.dispatched[0] += 1
     return [], ground
-
-
-SCENARIO = RateScenario
-SMALL_WORLD = SmallRate
