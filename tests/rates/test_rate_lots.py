@@ -12,7 +12,7 @@ from virtual import Callers, open_rate, run
 from bursar.errors import Refused
 from bursar.rates.resource import RateDecider
 from bursar.resource import Granted, Seen, Ticket
-from bursar.resource.door import AHEAD_MAX
+from bursar.resource.hand import AHEAD_MAX
 from bursar.world import MILLISECOND_NS, SECOND_NS, World
 
 POLICY = """
@@ -84,7 +84,7 @@ def test_callers_spend_from_a_lot_without_asking_anybody(monkeypatch: pytest.Mon
     async def body(world: World) -> None:
         door, rate = await open_rate(world, make_policy())
         assert door.try_acquire("acme") is not None
-        assert door.lot_holders() == ["acme"]
+        assert list(door.hand.lots) == ["acme"]
         monkeypatch.setattr(rate, "decide", None)
         for _ in range(10):
             async with door.acquire("acme") as grant:
@@ -318,7 +318,7 @@ def test_a_request_is_in_service_until_it_is_released_though_its_lot_lives_on() 
         door, rate = await open_rate(world, make_policy('a = "auto"'))
         services = rate.servers["a"].services
         grant = await door.acquire("acme")
-        assert services.count == 1 and door.lot_holders() == ["acme"]
+        assert services.count == 1 and list(door.hand.lots) == ["acme"]
         await grant.release()
         await grant.release()
         assert services.count == 0

@@ -86,7 +86,7 @@ class Dispatcher:
         now, index = self._now(), self._find(ticket.tenant)
         if self.services.forgotten:
             self.services.end_forgotten(now)
-        if not self._may_dispatch(now) or not self._has_room(now):
+        if not self._may_dispatch(now) or not self.has_room(now):
             return False
         more = self._find_ahead(now, ticket, index) if ticket.ahead else 0
         got = self.book.scheduler.take(index, ticket.amount, now, more=more)
@@ -302,7 +302,7 @@ class Dispatcher:
         if not self._may_dispatch(now):
             return
         scheduler = self.book.scheduler
-        while self._waiting and self._has_room(now):
+        while self._waiting and self.has_room(now):
             index = scheduler.choose(now)
             if index < 0:
                 self._wait_for_tokens()
@@ -347,7 +347,8 @@ class Dispatcher:
         self._world.trace("rate.alone", server=self.book.name, mode=self.without_bursar.mode)
         return True
 
-    def _has_room(self, now: int) -> bool:
+    def has_room(self, now: int) -> bool:
+        """Whether the server can take another request."""
         if self.services.is_full:
             return False
         if self.capacity.has_room(now):
