@@ -12,6 +12,7 @@ from collections import Counter
 import bursar
 from bursar.integrations.memcached_backend import MemcachedBackend
 from bursar.policy import parse
+from bursar.rates.resource import open_server
 
 POLICY = parse("""
 [resource.cache]
@@ -26,14 +27,15 @@ SECONDS = 4
 
 
 class Cluster:
-    def __init__(self, resource: bursar.Resource, backends: dict[str, MemcachedBackend]) -> None:
-        self.resource, self.backends = resource, backends
+    def __init__(self, servers: dict[str, bursar.Resource], backends: dict[str, MemcachedBackend]) -> None:
+        self.servers, self.backends = servers, backends
         self.done: Counter[str] = Counter()
 
     async def get(self, tenant: str, key: str) -> bytes | None:
         """Waits for the tenant's turn at the server that has the key, then asks it."""
         server = "ab"[zlib.crc32(key.encode()) % 2]
-        value = await self.resource.server(server).submit(tenant, self.backends[server].get(key))
+        async with self.servers[server].acquire(tenant, wait=60):
+            value = await self.backends[server].get(key)
         self.done[tenant] += 1
         return value
 
@@ -49,7 +51,8 @@ async def main(addresses: list[str]) -> None:
         await backend.open()
         await backend.set("acme/1", b"hello")
     async with await bursar.connect(POLICY) as b:
-        cluster = Cluster(b.resource("cache"), backends)
+        servers = {name: await open_server(b.resource("cache"), name) for name in "ab"}
+        cluster = Cluster(servers, backends)
         work = [cluster.keep_asking("acme", 7 * number) for number in range(20)]
         work += [cluster.keep_asking("greedy", 7 * number) for number in range(80)]
         tasks = [asyncio.create_task(one) for one in work]

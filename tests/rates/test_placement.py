@@ -84,7 +84,10 @@ def test_where_the_capacity_is_learnt_nothing_stays_in_hand() -> None:
     """A server that is faster than was thought shows it only if it has tokens."""
     terms = {"a": Terms(100, 4_000), "b": Terms(200, 4_000)}
     targets, _ = place(terms, see("s1", "a", "b"), rate=None)
-    assert {tenant: allowance for tenant, (allowance, _, _) in targets["s1"].items()} == {"a": 4_000, "b": 4_000}
+    assert {tenant: allowance for tenant, (allowance, _, _) in targets["s1"].items()} == {
+        "a": 4_000,
+        "b": 4_000,
+    }
 
 
 def paces(targets: Targets, tenant: str) -> dict[str, int]:

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from bursar.policy import parse
+from bursar.rates.resource import open_server
 from bursar.runtime.client import connect
 
 PAGE = (Path(__file__).parents[2] / "docs" / "rate.md").read_text()
@@ -35,13 +36,14 @@ async def test_the_example_runs_and_both_get_what_the_page_says(
     assert "greedy has a reservation of 0 and a limit of 225 tokens every 0.5 s." in printed
 
 
-async def test_submit_runs_the_work_at_that_server(tmp_path: Path, monkeypatch: Any) -> None:
+async def test_a_front_door_to_one_server_is_opened_as_the_page_says(
+    tmp_path: Path, monkeypatch: Any
+) -> None:
+    assert '(await open_server(cache, "a")).acquire("acme", wait=0.2)' in PAGE
     monkeypatch.chdir(tmp_path)
     async with await connect(parse(POLICIES[0])) as b:
-        cache: Any = b.resource("cache")
-
-        async def work() -> str:
-            return "done"
-
-        assert await cache.server("a").submit("steady", work()) == "done"
-        assert cache.server("a").book.scheduler.dispatched.sum() == 1
+        cache = b.resource("cache")
+        async with (await open_server(cache, "a")).acquire("steady", wait=5) as grant:
+            assert grant.period
+        part = (await cache.statistics()).part
+        assert part.servers["b"].tenants["steady"].dispatched == 0

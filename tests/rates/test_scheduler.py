@@ -380,7 +380,12 @@ def make_paced(limit: int, burst_ns: int = BURST_NS, priority: int = 0, now: int
 
 
 def run_paced(
-    s: Scheduler, periods: int, steps: int, limit: int, priority: int = 0, busy: tuple[float, float] = (0, 9e9)
+    s: Scheduler,
+    periods: int,
+    steps: int,
+    limit: int,
+    priority: int = 0,
+    busy: tuple[float, float] = (0, 9e9),
 ) -> np.ndarray:
     """Times (in periods) at which a tenant with a long queue from `busy[0]` to `busy[1]` on is
     dispatched, served as soon as the scheduler allows."""

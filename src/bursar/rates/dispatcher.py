@@ -8,7 +8,7 @@ that its tokens are good, and the server has room: at most `capacity` tokens a s
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 
 from bursar.courier import Alarm
 from bursar.errors import Refused, Unknown, UsageError
@@ -30,9 +30,6 @@ START_NS = SECOND_NS
 """The same for the very first tokens, after the start."""
 
 PATIENCE_MAX_NS = 250 * MILLISECOND_NS
-
-QUEUE_MAX = 100_000
-"""Requests that may wait for one tenant; the next one is refused at once."""
 
 
 class Dispatcher:
@@ -82,11 +79,6 @@ class Dispatcher:
 
     # -- asking -----------------------------------------------------------------------------
 
-    def decide(self, ticket: Ticket) -> None:
-        """Answer it now, or keep it until it is its turn."""
-        if not self.grants_now(ticket):
-            self.queue(ticket)
-
     def grants_now(self, ticket: Ticket) -> bool:
         """The same as joining the queue and being let go, where nobody waits for the server: most
         requests go this way. (Who waits for tokens of its own does not wait for the server.) With it
@@ -94,7 +86,7 @@ class Dispatcher:
         now, index = self._now(), self._find(ticket.tenant)
         if self.services.forgotten:
             self.services.end_forgotten(now)
-        if not self._may_dispatch(now) or not self._has_room(now):
+        if not self._may_dispatch(now) or not self.has_room(now):
             return False
         more = self._find_ahead(now, ticket, index) if ticket.ahead else 0
         got = self.book.scheduler.take(index, ticket.amount, now, more=more)
@@ -104,27 +96,28 @@ class Dispatcher:
         ticket.give(self._grant(now, index, ticket, got))
         return True
 
+    def note_arrival(self, ticket: Ticket) -> None:
+        """A request came that does not go at once: demand, whatever becomes of it."""
+        self.book.observed.arrived[self._find(ticket.tenant)] += ticket.amount
+
+    def allows(self, ticket: Ticket) -> bool:
+        """Whether the tenant has been allowed so much here at once."""
+        return self.book.scheduler.read_allowance(self._find(ticket.tenant)) >= ticket.amount
+
     def queue(self, ticket: Ticket) -> None:
-        """It waits until it is its turn."""
-        index = self._find(ticket.tenant)
+        """It waits until it is its turn; `ticket.place` are all the servers where it does."""
+        index, now = self._find(ticket.tenant), self._now()
         queue = self._queues[index]
-        if len(queue) >= QUEUE_MAX:
-            why = f"{QUEUE_MAX} requests of {ticket.tenant} wait at {self.book.name} already"
-            ticket.give(Refused(why, limit=self.promises.terms(index).limit))
-            return
-        now = self._now()
-        ticket.place = self
         queue[ticket] = None
         if len(queue) == 1:
             self.book.observed.began_to_wait(index, now)
             self.book.scheduler.price(index, ticket.amount)
         self.book.scheduler.arrive(index, 1, now)
-        self.book.observed.arrived[index] += ticket.amount
         self._waiting += 1
         self.pump()
 
-    def withdraw(self, ticket: Ticket) -> Refused | Unknown:
-        """Nobody waits for it any more. Why it did not go."""
+    def drop(self, ticket: Ticket) -> None:
+        """It waits no more: it goes elsewhere, or nobody wants it."""
         index = self._find(ticket.tenant)
         queue = self._queues[index]
         was_first = next(iter(queue)) is ticket
@@ -133,7 +126,10 @@ class Dispatcher:
         self.book.scheduler.withdraw(index)
         if was_first:
             self._price_front(index)
-        return explain_refusal(self, self._now(), ticket, index)
+
+    def explain_refusal(self, ticket: Ticket) -> Refused | Unknown:
+        """Why it does not go now."""
+        return explain_refusal(self, self._now(), ticket, self._find(ticket.tenant))
 
     def patience_ns(self) -> int:
         """How long the pause between two periods, or before the first, may still last."""
@@ -269,6 +265,10 @@ class Dispatcher:
         """Requests of the tenant in the queue."""
         return len(self._queues[self._find(tenant)])
 
+    def waiters(self, tenant: str) -> Collection[Ticket]:
+        """Those requests. One may wait at several servers."""
+        return self._queues[self._find(tenant)]
+
     def left(self, tenant: str) -> int:
         """Tokens that the tenant has here beyond what its waiting requests need."""
         index = self._find(tenant)
@@ -302,7 +302,7 @@ class Dispatcher:
         if not self._may_dispatch(now):
             return
         scheduler = self.book.scheduler
-        while self._waiting and self._has_room(now):
+        while self._waiting and self.has_room(now):
             index = scheduler.choose(now)
             if index < 0:
                 self._wait_for_tokens()
@@ -313,6 +313,9 @@ class Dispatcher:
         ticket, _ = self._queues[index].popitem(last=False)
         self._price_front(index)
         self._waiting -= 1
+        for server in ticket.place:
+            if server is not self:
+                server.drop(ticket)
         ticket.give(self._grant(now, index, ticket, 0))
 
     def _may_dispatch(self, now: int) -> bool:
@@ -344,7 +347,8 @@ class Dispatcher:
         self._world.trace("rate.alone", server=self.book.name, mode=self.without_bursar.mode)
         return True
 
-    def _has_room(self, now: int) -> bool:
+    def has_room(self, now: int) -> bool:
+        """Whether the server can take another request."""
         if self.services.is_full:
             return False
         if self.capacity.has_room(now):

@@ -26,9 +26,16 @@ def explain_refusal(server: Dispatcher, now: int, ticket: Ticket, index: int) ->
     return Refused(
         f"{ticket.tenant} {why}",
         limit=server.promises.terms(index).limit,
-        remaining=server.remaining(index),
+        remaining=_count_remaining(server, now, ticket, index),
         retry_after=None if retry_at is None else max(0, retry_at - now) / SECOND_NS,
     )
+
+
+def _count_remaining(server: Dispatcher, now: int, ticket: Ticket, index: int) -> int:
+    """What it could have had now, which is less than it asked for: the sentence says what there is in
+    this period."""
+    ready = server.book.scheduler.count_ready(index, now)
+    return min(ready, ticket.amount - 1) if server.has_room(now) else 0
 
 
 def _find_obstacle(server: Dispatcher, now: int, ticket: Ticket, index: int) -> tuple[int | None, str]:

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from bursar.errors import Refused, Unknown, UsageError
 from bursar.policy.values import RatePolicy, RateTenant
 from bursar.rates.charges import Charge
+from bursar.rates.choices import decide_among, withdraw
 from bursar.rates.controller import ControllerBook
 from bursar.rates.courier import ControllerCourier, ServerCourier
 from bursar.rates.dispatcher import Dispatcher
@@ -71,7 +72,7 @@ class RateDecider(Decider):
         self._policy = policy
         self._server_book = server_book
         self._dispatched = dispatched
-        self.ahead = Ahead()
+        self._ahead = Ahead()
         self._place = self._make_placement()
         self._promises = Promises(policy.period_ns)
         self.servers = {server: self._make_server(server) for server in self._local_servers()}
@@ -101,7 +102,7 @@ class RateDecider(Decider):
             capacity=None if capacity is None else float(capacity.per_second),
             without_bursar=policy.without_bursar,
             promises=self._promises,
-            ahead=self.ahead,
+            ahead=self._ahead,
             find_rate=lambda: self._place.capacity_rate(server),
             dispatched=self._dispatched,
         )
@@ -188,18 +189,10 @@ class RateDecider(Decider):
 
     def decide(self, ticket: Ticket) -> None:
         servers = self.find_servers(ticket.tenant)
-        if len(servers) == 1:
-            servers[0].decide(ticket)
-        elif servers:
-            self._decide_among(servers, ticket)
+        if servers:
+            decide_among(servers, ticket)
         else:
             ticket.give(self.refuse_elsewhere(ticket.tenant))
-
-    def _decide_among(self, servers: tuple[Dispatcher, ...], ticket: Ticket) -> None:
-        """At one that can grant it now, else where the tenant has most left."""
-        ranked = sorted(servers, key=lambda server: -server.left(ticket.tenant))
-        if not any(server.grants_now(ticket) for server in ranked):
-            ranked[0].queue(ticket)
 
     def find_servers(self, tenant: str) -> tuple[Dispatcher, ...]:
         """The servers here that the tenant may use."""
@@ -218,12 +211,11 @@ class RateDecider(Decider):
         return Refused(f"{tenant} may use {allowed}, and none of them runs on this node")
 
     def patience_ns(self, ticket: Ticket) -> int:
-        server: Dispatcher = ticket.place
+        server: Dispatcher = ticket.place[0]
         return server.patience_ns()
 
     def withdraw(self, ticket: Ticket) -> Refused | Unknown:
-        server: Dispatcher = ticket.place
-        return server.withdraw(ticket)
+        return withdraw(ticket)
 
     def take_back(self, tenant: str, granted: Granted, unused: int) -> None:
         granted.data.server.take_back(granted.data, unused)
@@ -236,7 +228,7 @@ class RateDecider(Decider):
             charge: Charge = granted.data
             charge.server.observe(tenant, seen)
             if charge.issue is not None:
-                self.ahead.spend(charge.issue, seen.arrived)
+                self._ahead.spend(charge.issue, seen.arrived)
         else:
             for server in self.find_servers(tenant)[:1]:
                 server.observe(tenant, seen)
@@ -245,7 +237,7 @@ class RateDecider(Decider):
         self.observe(tenant, granted, seen)
         charge: Charge = granted.data
         if charge.issue is not None:
-            self.ahead.end(charge.issue)
+            self._ahead.end(charge.issue)
         if unspent:
             charge.server.take_back(charge, unspent)
 
@@ -281,7 +273,7 @@ class ServerDecider(Decider):
 
     def decide(self, ticket: Ticket) -> None:
         if self._server in self._rate.find_servers(ticket.tenant):
-            self._server.decide(ticket)
+            decide_among((self._server,), ticket)
         else:
             ticket.give(Refused(f"{ticket.tenant} may not use {self._server.book.name} of {self.name}"))
 
@@ -289,7 +281,7 @@ class ServerDecider(Decider):
         return self._server.patience_ns()
 
     def withdraw(self, ticket: Ticket) -> Refused | Unknown:
-        return self._server.withdraw(ticket)
+        return withdraw(ticket)
 
     def take_back(self, tenant: str, granted: Granted, unused: int) -> None:
         self._rate.take_back(tenant, granted, unused)

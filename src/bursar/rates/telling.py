@@ -106,7 +106,7 @@ class Telling:
             shortfall=self._place.shortfall.get(tenant, 0),
             allowance=None if None in allowances else sum(each or 0 for each in allowances),
             dispatched=sum(cell.dispatched for cell in cells),
-            waiting=sum(cell.waiting for cell in cells),
+            waiting=len(set().union(*(server.waiters(tenant) for server in self._servers.values()))),
             charged=charged,
             charged_alone=charged_alone,
             returned=returned,

@@ -203,6 +203,11 @@ class Scheduler:
         """The moment from which pacing lets a request of the tenant go; 0 if it does not hold it."""
         return int(kernels.find_due(self._table, self._state, self._check(tenant), cost))
 
+    def count_ready(self, tenant: int, now: int | None = None) -> int:
+        """Tokens that allowance and pace have for the tenant now."""
+        self._see(now)
+        return int(kernels.count_ready(self._table, self._state, self._check(tenant)))
+
     def read_dispatched(self, tenant: int) -> int:
         """One tenant's, as a plain number. Like the next two, for those who ask with every request."""
         return self._table.item(tenant, kernels.DISPATCHED)
@@ -289,6 +294,7 @@ def compile_kernels() -> None:
     scheduler.give_back(0, 1, 0)
     scheduler.find_release()
     scheduler.find_due(0)
+    scheduler.count_ready(0, 0)
 
 
 def _check_cost(cost: int) -> None:

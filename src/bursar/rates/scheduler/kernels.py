@@ -309,16 +309,23 @@ def _is_idle(table: Whole, heads: Whole, state: Whole) -> Any:
 @njit(cache=True, nogil=True)
 def _take_more(table: Whole, state: Whole, tenant: int, more: int) -> Any:
     """Charge up to `more` tokens: as many as allowance and pace have at this moment."""
-    tokens = min(more, table[tenant, ALLOWANCE] - table[tenant, DISPATCHED])
-    if _is_paced(table, state, tenant):
-        room_ns = state[NOW] + table[tenant, BURST] - table[tenant, CLEAR]
-        tokens = min(tokens, int(room_ns * (table[tenant, PACE] / state[PERIOD]) + _EXACT))
+    tokens = min(more, count_ready(table, state, tenant))
     if tokens <= 0:
         return 0
     table[tenant, DISPATCHED] += tokens
     if _is_paced(table, state, tenant):
         table[tenant, CLEAR] += _span(table, state, tenant, tokens)
     return tokens
+
+
+@njit(cache=True, nogil=True)
+def count_ready(table: Whole, state: Whole, tenant: int) -> Any:
+    """Tokens that allowance and pace have for the tenant at this moment."""
+    tokens = table[tenant, ALLOWANCE] - table[tenant, DISPATCHED]
+    if _is_paced(table, state, tenant):
+        room_ns = state[NOW] + table[tenant, BURST] - max(table[tenant, CLEAR], state[NOW])
+        tokens = min(tokens, int(room_ns * (table[tenant, PACE] / state[PERIOD]) + _EXACT))
+    return max(0, tokens)
 
 
 @njit(cache=True, nogil=True)
