@@ -5,7 +5,7 @@ from __future__ import annotations
 from bursar.pools.engine_book import EngineBook
 from bursar.pools.layout import Operation, Read, Stamp, Write, pack, unpack
 from bursar.pools.monitor_book import MonitorBook
-from bursar.sim.scenarios.pool import PoolScenario, SmallPool
+from bursar.sim.scenarios.pool import CountingDecider, PoolScenario, SmallPool
 
 
 class OverwritesThePool(MonitorBook):
@@ -96,7 +96,41 @@ class BelievesTheClock(MonitorBook):
         return super()._plan_raise(now)
 
 
-BUGS = {
+class LendsForNothing(EngineBook):
+    """Tokens ahead of use are handed out and not charged."""
+
+    def lend(self, now: int, tokens: int) -> int:
+        lent = super().lend(now, tokens)
+        self.lent -= lent
+        self.give_back(lent)
+        return lent
+
+
+class LendsAsSpent(EngineBook):
+    """Tokens ahead of use are reported as used, whoever has them."""
+
+    def lend(self, now: int, tokens: int) -> int:
+        lent = super().lend(now, tokens)
+        self.lent -= lent
+        return lent
+
+
+class GivesBackTwice(EngineBook):
+    """What was left of a lot comes back twice."""
+
+    def end_lot(self, unspent: int) -> None:
+        super().end_lot(unspent)
+        self.reserve += unspent
+
+
+class LotsOfAnySize(CountingDecider):
+    """What is out ahead of use is not bounded."""
+
+    def _room(self, tenant: str, now: int) -> int:
+        return 100
+
+
+BUGS: dict[str, type[EngineBook] | type[MonitorBook] | type[CountingDecider]] = {
     "the paper's overwritten pool word": OverwritesThePool,
     "looks after adding": LooksAfterAdding,
     "claims by reading": ClaimsByReading,
@@ -104,7 +138,17 @@ BUGS = {
     "reports without a claim": ReportsWithoutClaim,
     "adds to the old": AddsToTheOld,
     "believes the clock": BelievesTheClock,
+    "lends for nothing": LendsForNothing,
+    "lends as spent": LendsAsSpent,
+    "gives back twice": GivesBackTwice,
+    "lots of any size": LotsOfAnySize,
 }
+
+TOLD = {
+    "lends as spent": "as used, and its callers used",
+    "lots of any size": "tokens are out ahead of use",
+}
+"""What a run says that finds it, where that is not that too much was spent or issued."""
 
 FOUND_BY_SEARCH = ("the paper's overwritten pool word",)
 """The others need more steps than a search takes in a test, a crash, or two periods."""
@@ -115,6 +159,8 @@ def plant(bug: str) -> PoolScenario:
     book = BUGS[bug]
     if issubclass(book, EngineBook):
         scenario.engine_book = book
+    elif issubclass(book, CountingDecider):
+        scenario.decider_class = book
     else:
         scenario.monitor_book = book
     return scenario

@@ -14,6 +14,7 @@ from bursar.pools.engine_book import EngineBook
 from bursar.pools.layout import AMOUNT_MAX, Names, pack, pack_report, unpack, unpack_report
 from bursar.pools.monitor import Monitor
 from bursar.pools.monitor_book import MonitorBook
+from bursar.pools.statistics import read_tenant
 from bursar.world import MILLISECOND_NS, SECOND_NS
 from bursar_lab.experiments.pools.node import PlainWords, VirtualClock
 
@@ -57,7 +58,7 @@ def test_an_engine_has_its_reservation_and_then_what_the_pool_allows() -> None:
     small = Small(1000, a=100, b=200)
     engine = small.engine("a")
     assert take_all(engine) == 105  # its own, and half of a step of the pool
-    assert engine.statistics()["spent"] == 105
+    assert read_tenant(engine).spent == 105
     assert not engine.take()
 
 
@@ -135,7 +136,7 @@ def test_threads_spend_every_token_once() -> None:
         thread.start()
     for thread in threads:
         thread.join()
-    assert sum(counts) == engine.statistics()["spent"]
+    assert sum(counts) == read_tenant(engine).spent
     assert 50_000 <= sum(counts) <= 60_000
 
 

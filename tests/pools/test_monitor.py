@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from test_engine import Small, take_all
 
-from bursar.errors import Refused, UsageError
+from bursar.errors import NoAnswerError, Refused, UsageError
 from bursar.pools.accounts import Accounts, Client
 from bursar.pools.admission import admit, can_still_meet
 from bursar.pools.capacity import AdaptiveCapacity, FixedCapacity, Outcome, PrintedCapacity
@@ -13,6 +13,7 @@ from bursar.pools.layout import Report
 from bursar.pools.monitor import Monitor
 from bursar.pools.monitor_book import MonitorBook
 from bursar.world import MILLISECOND_NS, SECOND_NS
+from bursar_lab.experiments.pools.node import PlainWords, VirtualClock
 
 
 def test_an_unused_reservation_goes_to_whoever_has_demand() -> None:
@@ -176,3 +177,23 @@ def test_what_did_not_fit_leaves_clients_and_the_floor_of_the_estimate_as_they_w
     book.restore(before)
     assert {name: client.reservation for name, client in book.clients.items()} == before
     assert estimate.floor == 900
+
+
+def test_a_monitor_that_cannot_reach_the_words_does_not_try_without_a_pause() -> None:
+    class Broken(PlainWords):
+        broken = False
+
+        def read(self, name: str) -> int:
+            if self.broken:
+                raise NoAnswerError("gone")
+            return super().read(name)
+
+    clock, words = VirtualClock(), Broken()
+    monitor = Monitor(clock, words, MonitorBook("p", FixedCapacity(1000), period_ns=SECOND_NS))
+    monitor.check()
+    clock.ns += SECOND_NS - MILLISECOND_NS
+    assert monitor.wait_ns() == MILLISECOND_NS
+    clock.ns += MILLISECOND_NS
+    words.broken = True
+    monitor.check()
+    assert monitor.unreachable == 1 and monitor.wait_ns() > 0

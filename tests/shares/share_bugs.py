@@ -10,7 +10,7 @@ import numpy as np
 import bursar.shares.book as book_module
 from bursar.shares.book import TargetBook
 from bursar.shares.gate import Gate
-from bursar.sim.scenarios.share import CountingResource, ShareScenario
+from bursar.sim.scenarios.share import CountingDecider, ShareScenario
 
 
 class ForgetsLeavers(TargetBook):
@@ -100,9 +100,44 @@ class OpenGate(Gate):
         return True
 
 
-def plant(book=TargetBook, gate=Gate):
-    resource = type("BuggyResource", (CountingResource,), {"book_class": book, "gate_class": gate})
-    return type("BuggyScenario", (ShareScenario,), {"resource_class": resource})
+class RequestsAndLotsAreDemand(CountingDecider):
+    """Tokens count as wanted when they are charged ahead, not when requests come for them."""
+
+    def _charge_lot(self, ticket, now):
+        issue = super()._charge_lot(ticket, now)
+        if issue is not None:
+            self._gate.filter.observe(ticket.tenant, issue.left, 0)
+        return issue
+
+
+class LotsOfAnySize(CountingDecider):
+    """What is out ahead at the target is not bounded."""
+
+    def _charge_lot(self, ticket, now):
+        self.ahead.room = lambda *_: 100
+        return super()._charge_lot(ticket, now)
+
+
+class LotsForNothing(CountingDecider):
+    """Tokens ahead are handed out and not charged to the target."""
+
+    def _charge_lot(self, ticket, now):
+        free_at = self._gate._free_at
+        issue = super()._charge_lot(ticket, now)
+        self._gate._free_at = free_at
+        return issue
+
+
+class GivesBackTwice(CountingDecider):
+    """What came back unused is put back twice as often as it was charged."""
+
+    def _give_back(self, tenant, granted, tokens):
+        super()._give_back(tenant, granted, 2 * tokens)
+
+
+def plant(book=TargetBook, gate=Gate, decider=CountingDecider):
+    buggy = type("BuggyDecider", (decider,), {"book_class": book, "gate_class": gate})
+    return type("BuggyScenario", (ShareScenario,), {"decider_class": buggy})
 
 
 BUGS = {
@@ -113,4 +148,8 @@ BUGS = {
     "rounds down": (plant(RoundsDown), "tokens were handed out of"),
     "pays nobody back": (plant(PaysNobodyBack), "not paid back"),
     "open gate": (plant(gate=OpenGate), "tokens went at once"),
+    "takes lots for demand": (plant(decider=RequestsAndLotsAreDemand), "counts as wanting"),
+    "hands out lots of any size": (plant(decider=LotsOfAnySize), "are out ahead of use"),
+    "charges nothing for lots": (plant(decider=LotsForNothing), "tokens went at once"),
+    "gives back twice": (plant(decider=GivesBackTwice), "tokens went at once"),
 }

@@ -181,6 +181,16 @@ def test_a_withdrawn_request_is_never_served_and_is_no_demand():
     assert (usage.served, usage.backlog, usage.refused, usage.demand) == (2, 0, 2, 4)
 
 
+def test_tokens_given_back_bring_forward_what_waits_for_them():
+    strict = Filter(depth=2, eager=False)
+    strict.start(Rule("a", 1, "a"), 0)
+    assert strict.take_from("a", 2, 0) and strict.take_from("a", 2, 0)
+    queue(strict, "a", 1, cost=2)
+    assert strict.next_at() == 2 * SECOND_NS
+    strict.give_back("a", 2, 0)
+    assert strict.next_at() == 0 and strict.take(0) is not None
+
+
 def test_refused_requests_are_demand_but_asking_in_a_loop_is_not_more_of_it():
     strict = Filter(depth=2, eager=False)
     strict.start(Rule("a", 1, "a"), 0)
@@ -288,7 +298,7 @@ class Anything(RuleBasedStateMachine):
 
     @invariant()
     def backlog_is_what_waits(self):
-        backlog = sum(usage.backlog for usage in self.filter._usage.values())
+        backlog = sum(usage.backlog for usage in self.filter.usage.values())
         assert backlog == sum(request.cost for request in self.waiting.values())
         assert (len(self.filter) > 0) == bool(self.waiting)
 

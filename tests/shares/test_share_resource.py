@@ -1,19 +1,18 @@
-"""`share` as programs use it, on a real clock."""
+"""`share` as programs use it, through the front door, in virtual time."""
 
 from __future__ import annotations
 
 import asyncio
-import time
 
 import msgspec
 import pytest
 
 from bursar.errors import Refused, UsageError
 from bursar.policy import SharePolicy, ShareTenant
-from bursar.runtime.world import open_world
-from bursar.shares.resource import open_resource
+from bursar.shares.resource import LARGEST_NS, open_resource
 from bursar.units import Rate
-from bursar.world import MILLISECOND_NS
+from bursar.world import MILLISECOND_NS, SECOND_NS
+from virtual_time import run_in_virtual_time
 
 
 def make_policy(capacity=2000, shadow=False, **weights):
@@ -27,31 +26,33 @@ def make_policy(capacity=2000, shadow=False, **weights):
     )
 
 
-@pytest.fixture
-async def open_share(tmp_path):
-    opened = []
+def with_share(policy):
+    """The decorated coroutine runs in virtual time, with a share that is open."""
 
-    async def open_(policy):
-        world = await open_world("node", state=tmp_path / "state")
-        resource = open_resource(world, "disk", policy)
-        await resource.start()
-        opened.append((world, resource))
-        return resource
+    def decorate(body):
+        async def run(world):
+            resource = open_resource(world, "disk", policy)
+            await resource.start()
+            await body(world, resource)
+            await resource.stop()
 
-    yield open_
-    for world, resource in opened:
-        await resource.stop()
-        await world.close()
+        def test():
+            run_in_virtual_time(run)
+
+        test.__name__ = body.__name__
+        return test
+
+    return decorate
 
 
-async def spend(resource, tenant, seconds, together=32):
+async def spend(world, resource, tenant, seconds, together=32):
     """How many tokens a tenant gets that always has `together` requests outstanding."""
-    until = time.monotonic() + seconds
+    until = world.clock.now() + int(seconds * SECOND_NS)
     count = 0
 
     async def one():
         nonlocal count
-        while time.monotonic() < until:
+        while world.clock.now() < until:
             await resource.acquire(tenant, wait=5)
             count += 1
 
@@ -59,95 +60,139 @@ async def spend(resource, tenant, seconds, together=32):
     return count
 
 
-async def test_two_backlogged_tenants_get_bandwidth_by_weight(open_share):
-    resource = await open_share(make_policy(a=1, b=3))
-    a, b = await asyncio.gather(spend(resource, "a", 1.5), spend(resource, "b", 1.5))
+@with_share(make_policy(a=1, b=3))
+async def test_two_backlogged_tenants_get_bandwidth_by_weight(world, resource):
+    a, b = await asyncio.gather(spend(world, resource, "a", 1.5), spend(world, resource, "b", 1.5))
     assert b / a == pytest.approx(3, rel=0.25)
-    assert a + b == pytest.approx(3000, rel=0.15)
+    assert a + b == pytest.approx(3000, rel=0.05)
 
 
-async def test_a_lone_tenant_gets_the_whole_target(open_share):
-    resource = await open_share(make_policy(a=1, b=99))
-    assert await spend(resource, "a", 1) == pytest.approx(2000, rel=0.15)
+@with_share(make_policy(a=1, b=99))
+async def test_a_lone_tenant_gets_the_whole_target(world, resource):
+    assert await spend(world, resource, "a", 1) == pytest.approx(2000, rel=0.05)
 
 
-async def test_a_request_that_cannot_go_in_time_is_refused_with_a_reason(open_share):
-    resource = await open_share(make_policy(capacity=10, a=1))
+@with_share(make_policy(capacity=10, a=1))
+async def test_a_request_that_cannot_go_in_time_is_refused_with_a_reason(world, resource):
     await resource.acquire("a", 20)
-    with pytest.raises(Refused, match="disk") as caught:
+    with pytest.raises(Refused, match="disk is busy for another"):
         await resource.acquire("a", wait=0.05)
-    assert caught.value.retry_after > 0
     with pytest.raises(Refused):
         await resource.acquire("a")
     assert resource.try_acquire("a") is None
-    assert resource.statistics()["tenants"]["a"]["refused"] == 3
+    tally = (await resource.statistics()).tenants["a"]
+    assert (tally.refused, tally.refused_requests) == (3, 3)
 
 
-async def test_a_cancelled_waiter_leaves_the_queue(open_share):
-    resource = await open_share(make_policy(capacity=10, a=1))
+@pytest.mark.parametrize("waiting", [0, 3])
+@pytest.mark.parametrize("amount", [1, 700])
+def test_the_same_call_after_retry_after_is_granted_and_not_much_before(waiting, amount):
+    @with_share(make_policy(capacity=1000, a=1, b=1))
+    async def check(world, resource):
+        await resource.acquire("b", 300)
+        others = [asyncio.ensure_future(resource.acquire("b", 40, wait=60)._take()) for _ in range(waiting)]
+        await asyncio.sleep(0)
+        for wait in (0, 0.05):
+            with pytest.raises(Refused) as caught:
+                await resource.acquire("a", amount, wait=wait)
+            assert caught.value.remaining == 0
+        retry_ns = round(caught.value.retry_after * SECOND_NS)
+        await world.clock.sleep(retry_ns - MILLISECOND_NS)
+        assert resource.try_acquire("a", amount) is None, "it could have been told to come sooner"
+        await world.clock.sleep(MILLISECOND_NS)
+        assert (await resource.acquire("a", amount)).amount == amount
+        assert all(other.done() for other in others)
+
+    check()
+
+
+@with_share(make_policy(capacity=10, a=1))
+async def test_a_cancelled_waiter_leaves_the_queue(world, resource):
     await resource.acquire("a", 5)
     waiting = asyncio.ensure_future(resource.acquire("a", wait=60).__aenter__())
-    await asyncio.sleep(0.01)
+    await world.clock.sleep(10 * MILLISECOND_NS)
     waiting.cancel()
     with pytest.raises(asyncio.CancelledError):
         await waiting
-    assert len(resource._gate.filter) == 0
+    assert len(resource.decider._gate.filter) == 0
 
 
-async def test_shadow_decides_and_refuses_nobody(open_share):
-    resource = await open_share(make_policy(capacity=10, shadow=True, a=1))
+@with_share(make_policy(capacity=10, shadow=True, a=1))
+async def test_shadow_decides_and_counts_and_refuses_nobody(world, resource):
     for _ in range(50):
         await resource.acquire("a")
+    tally = (await resource.statistics()).tenants["a"]
+    assert tally.granted == 50 and tally.refused == 0
+    assert tally.would_refuse == 49
 
 
-async def test_explain_says_why_a_tenant_gets_what_it_gets(open_share):
-    resource = await open_share(make_policy(a=1, b=3))
-    await asyncio.gather(spend(resource, "a", 0.4), spend(resource, "b", 0.4, together=1))
-    text = " ".join(resource.explain("a").sentences)
+@with_share(make_policy(capacity=1000, a=1, b=1))
+async def test_a_request_that_would_keep_the_target_for_a_minute_is_refused_at_once(world, resource):
+    """It would be served whole, and whatever its weight nobody else in the meantime."""
+    most = 1000 * LARGEST_NS // SECOND_NS
+    with pytest.raises(Refused, match="never gets more than 60000") as caught:
+        await resource.acquire("a", most + 1, wait=3600)
+    assert caught.value.limit == most
+    assert (await resource.acquire("a", most)).amount == most
+    with pytest.raises(Refused) as caught:
+        await resource.acquire("b")
+    assert caught.value.retry_after <= 60
+
+
+@with_share(make_policy(a=1, b=3))
+async def test_explain_says_why_a_tenant_gets_what_it_gets(world, resource):
+    await asyncio.gather(spend(world, resource, "a", 0.4), spend(world, resource, "b", 0.4, together=1))
+    text = " ".join((await resource.explain("a")).sentences)
     assert "a" in text and "tokens" in text
-    assert set(resource.statistics()["tenants"]) == {"a", "b"}
+    statistics = await resource.statistics()
+    assert set(statistics.part.tenants) == set(statistics.tenants) == {"a", "b"}
+    assert statistics.part.intervals == 8 and statistics.part.handed_out == 8 * 100
+    with pytest.raises(UsageError, match="did you mean"):
+        await resource.explain("bb")
 
 
-async def test_a_changed_policy_is_taken_while_requests_flow(open_share):
-    resource = await open_share(make_policy(capacity=1000, a=1, b=3))
-    spending = asyncio.gather(spend(resource, "a", 0.5), spend(resource, "b", 0.5))
-    await asyncio.sleep(0.2)
+@with_share(make_policy(capacity=1000, a=1, b=3))
+async def test_a_changed_policy_is_taken_while_requests_flow(world, resource):
+    spending = asyncio.gather(spend(world, resource, "a", 0.5), spend(world, resource, "b", 0.5))
+    await world.clock.sleep(200 * MILLISECOND_NS)
     await resource.reconfigure(make_policy(capacity=3000, a=3, b=3))
     await spending
-    assert resource.statistics()["capacity"] == 3000
-    assert resource.statistics()["tenants"]["a"]["weight"] == 3
+    part = (await resource.statistics()).part
+    assert part.capacity == 3000 and part.tenants["a"].weight == 3
     await resource.reconfigure(make_policy(capacity=3000, b=3))
-    with pytest.raises(UsageError, match="a"):
-        resource.try_acquire("a")
+    with pytest.raises(Refused, match='no tenant "a"'):
+        await resource.acquire("a")
     other = msgspec.structs.replace(make_policy(b=3), interval_ns=7)
     with pytest.raises(UsageError, match="restart"):
         await resource.reconfigure(other)
 
 
-async def test_a_lender_is_told_within_how_many_intervals_it_is_paid_back(open_share):
-    resource = await open_share(make_policy(capacity=2000, a=1, b=1))
+@with_share(make_policy(capacity=2000, a=1, b=1))
+async def test_a_lender_is_told_within_how_many_intervals_it_is_paid_back(world, resource):
+    book = resource.decider.book
     for _ in range(20):
-        resource.book.close({"a": 1, "b": 500})
-    assert resource.book.record("a") > 0
-    answer = resource.explain("a")
+        book.close({"a": 1, "b": 500})
+    assert book.record("a") > 0
+    answer = await resource.explain("a")
     assert f"within {answer.figures['payback_intervals']} intervals" in " ".join(answer.sentences)
     for _ in range(answer.figures["payback_intervals"]):
-        resource.book.close({"a": 10**6, "b": 10**6})
-    assert resource.book.records() == {"a": 0, "b": 0}
+        book.close({"a": 10**6, "b": 10**6})
+    assert book.records() == {"a": 0, "b": 0}
 
 
-async def test_an_unknown_tenant_is_refused_by_name(open_share):
-    resource = await open_share(make_policy(a=1))
-    with pytest.raises(UsageError, match="stranger"):
-        resource.try_acquire("stranger")
-    with pytest.raises(UsageError, match="stranger"):
-        await resource.acquire("stranger", wait=1)
+def test_it_is_ready_once_it_was_started():
+    async def body(world):
+        resource = open_resource(world, "disk", make_policy())
+        assert not resource.decider.is_ready()
+        await resource.start()
+        assert resource.decider.is_ready()
+
+    run_in_virtual_time(body)
 
 
-async def test_an_estimated_capacity_is_refused_where_it_cannot_be_estimated(tmp_path):
-    world = await open_world("node", state=tmp_path / "state")
-    try:
+def test_an_estimated_capacity_is_refused_where_it_cannot_be_estimated():
+    async def body(world):
         with pytest.raises(UsageError, match="auto"):
             open_resource(world, "disk", make_policy(capacity=None))
-    finally:
-        await world.close()
+
+    run_in_virtual_time(body)

@@ -15,7 +15,9 @@ few shared 64-bit words (`layout`): neither side ever waits for the other.
   reports asked for only once the pool was touched, unused reservations turned into pool tokens.
 - `capacity` (II-E, algorithm 1): what the node can do, learnt from what it did.
 - `admission` (II-C): aggregate and local capacity.
-- `resource`: the pool as programs and the daemon use it. Isolation (II-F) is told in docs/pool.md.
+- `resource`: what the pool offers the front door; `waiting`: requests for which there are no tokens
+  yet, a line for each tenant; `refusals`, `explanation`, `statistics`: what it says of itself. Isolation
+  (II-F) is told in docs/pool.md.
 
 **Why it is safe, whatever dies or stands still.** *Tokens issued in a period never exceed its
 capacity*, because:
@@ -37,6 +39,12 @@ capacity*, because:
 
 No clock is needed for any of this; a wrong one costs throughput. `sim.scenarios.pool` checks it
 under seeded crashes and pauses between any two operations, and searches a small world completely.
+
+**Lots.** What callers take ahead of use comes out of their engine's own tokens, charged to the limit:
+at most 5 ms of the data node in one process, a fiftieth of a tenant's limit, none while anybody waits,
+until the period ends. To the monitor they are unspent until somebody is known to have spent them, so
+that neither the capacity nor a reservation is judged by tokens that nobody used. The sum of spent and
+unspent, by which tokens count as returned, stays as it is whoever holds them.
 
 **What differs from the paper, and why.**
 

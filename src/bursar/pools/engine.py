@@ -2,7 +2,7 @@
 
 Tokens are minted a few at a time into a deque, whose `pop` is atomic and costs a tenth of a lock;
 everything else (the clock, the decay of what is not used, the shared words) happens when the deque
-is empty or at a tick, by whoever holds the baton. A minted token counts as spent until a tick
+is empty or at a tick, by whoever holds the lock. A minted token counts as spent until a tick
 gives it back.
 """
 
@@ -10,11 +10,13 @@ from __future__ import annotations
 
 from collections import deque
 from itertools import repeat
+from typing import NamedTuple
 
-from bursar.errors import NetworkError, UsageError
-from bursar.pools.baton import Baton
+from bursar.errors import NetworkError, Refused, UsageError
 from bursar.pools.engine_book import EngineBook
 from bursar.pools.layout import AMOUNT_MAX, TICK_NS, perform
+from bursar.pools.locks import QueueLock
+from bursar.pools.refusals import refuse
 from bursar.world import MILLISECOND_NS, Clock, Words
 
 CHUNK = 512
@@ -26,10 +28,21 @@ LOOK_NS = MILLISECOND_NS
 all the time."""
 
 
+class Taken(NamedTuple):
+    """What a request and its lot were charged: the period, by its number and as the book's `opening`,
+    tokens ahead, when both end, and how many more could be spent at that moment."""
+
+    period: int
+    opening: int
+    ahead: int
+    ends_at: int
+    usable: int
+
+
 class Engine:
     """One client of one pool, for any number of threads of one process and one event loop.
 
-    Somebody must call `tick` every 10 ms (`keep_ticking` does); an engine that does not tick gives
+    Somebody must call `tick` every 10 ms; an engine that does not tick gives
     up nothing of its reservation and reports nothing, which wastes capacity but breaks no promise.
     """
 
@@ -37,11 +50,10 @@ class Engine:
         self.book = book
         self._clock = clock
         self._words = words
-        self._baton = Baton()
+        self._lock = QueueLock()
         self._tokens: deque[None] = deque()
         self._pop = self._tokens.pop
         self._looked_at = -TICK_NS
-        self._stopped = False
         self.unreachable = 0
 
     # -- taking: no waiting, and almost always no shared word
@@ -58,20 +70,22 @@ class Engine:
         """Spend so many tokens, or none."""
         if not isinstance(tokens, int) or not 1 <= tokens <= AMOUNT_MAX:
             raise _unfit(tokens)
-        with self._baton:
-            now = self._clock.now()
-            if self._tokens:
-                self._drain()
-            if now - self._looked_at < TICK_NS and self.book.take(now, tokens):
-                return True
-            self._look(now, tokens)
-            return self.book.take(now, tokens)
+        with self._lock:
+            return self._take(self._clock.now(), tokens)
+
+    def _take(self, now: int, tokens: int) -> bool:
+        if self._tokens:
+            self._drain()
+        if now - self._looked_at < TICK_NS and self.book.take(now, tokens):
+            return True
+        self._look(now, tokens)
+        return self.book.take(now, tokens)
 
     def take_up_to(self, tokens: int) -> int:
         """Spend as many as there are, at most so many; how many that was."""
         if not isinstance(tokens, int) or not 1 <= tokens <= AMOUNT_MAX:
             raise _unfit(tokens)
-        with self._baton:
+        with self._lock:
             now = self._clock.now()
             self._drain()
             usable, looked_ns = self.book.usable(now), now - self._looked_at
@@ -81,8 +95,40 @@ class Engine:
             self.book.take(now, taken)
             return taken
 
+    # -- tokens of a request and its lot, and what comes back of them
+
+    def take_with_lot(self, tokens: int, ahead: int) -> Taken | None:
+        """Spend so many tokens, or none; and charge up to `ahead` more for requests to come, of those
+        that are here: no shared word is touched for them."""
+        with self._lock:
+            now = self._clock.now()
+            if not self._take(now, tokens):
+                return None
+            book = self.book
+            lent = book.lend(now, ahead) if ahead else 0
+            ends_at = book.began + book.period_ns
+            return Taken(book.period, book.opening, lent, ends_at, book.usable(now))
+
+    def note_spent(self, opening: int, tokens: int) -> None:
+        """So many of the tokens in lots of that period were spent."""
+        with self._lock:
+            if self.book.opening == opening:
+                self.book.note_spent(tokens)
+
+    def give_back(self, opening: int, tokens: int) -> None:
+        """Tokens of a request of that period that were not used. Of an earlier one they are void."""
+        with self._lock:
+            if self.book.opening == opening:
+                self.book.give_back(tokens)
+
+    def end_lot(self, opening: int, unspent: int) -> None:
+        """A lot of that period is over: so many of it were not spent."""
+        with self._lock:
+            if self.book.opening == opening:
+                self.book.end_lot(unspent)
+
     def _refill(self) -> bool:
-        with self._baton:
+        with self._lock:
             try:
                 self._pop()  # another thread was faster
             except IndexError:
@@ -104,7 +150,7 @@ class Engine:
 
     def tick(self) -> None:
         """See whether a new period began, give up what was not used, report if asked."""
-        with self._baton:
+        with self._lock:
             self._look(self._clock.now(), 0)
 
     def _look(self, now: int, wanted: int) -> None:
@@ -132,51 +178,19 @@ class Engine:
             if drained:
                 self.book.give_back(drained)
 
-    async def acquire(self, tokens: int, wait_ns: int) -> bool:
-        """Spend so many tokens as soon as there are so many, within `wait_ns`."""
-        if self.take_many(tokens):
-            return True
-        until = self._clock.now() + wait_ns
-        self.book.pending += tokens
-        try:
-            while (left_ns := until - self._clock.now()) > 0 and self.book.may_fit(tokens):
-                ceiling = self._words.read(self.book.names.ceiling)
-                if self.take_many(tokens):
-                    return True
-                # Both a new period and a fuller pool show in this word; a paced engine has more
-                # with every tick.
-                await self._words.wait(self.book.names.ceiling, ceiling, min(left_ns, TICK_NS))
-            return self.take_many(tokens)
-        finally:
-            self.book.pending -= tokens
+    def refuse(self, tokens: int) -> Refused:
+        """The answer to whoever asked for so many and did not get them."""
+        return refuse(self.book, self._clock.now(), tokens)
 
     def is_alone(self) -> bool:
         """Whether no period has been opened for half a period more than one lasts."""
         book = self.book
         return book.period == 0 or self._clock.now() - book.began >= book.period_ns * 3 // 2
 
-    def statistics(self) -> dict[str, int | bool]:
-        """Plain numbers of the present period."""
-        book, minted = self.book, len(self._tokens)
-        return {
-            "period": book.period,
-            "reservation": book.reservation,
-            "reserve": book.reserve,
-            "hand": book.hand,
-            "spent": book.spent - minted,
-            "given_up": book.decayed,
-            "denied": book.denied,
-            "claimed": book.claimed,
-        }
-
-    async def keep_ticking(self) -> None:
-        """Tick until `stop`."""
-        while not self._stopped:
-            self.tick()
-            await self._clock.sleep(TICK_NS)
-
-    def stop(self) -> None:
-        self._stopped = True
+    @property
+    def minted(self) -> int:
+        """Tokens that nobody has taken yet, though the book counts them as spent."""
+        return len(self._tokens)
 
 
 def _unfit(tokens: object) -> UsageError:

@@ -20,6 +20,8 @@ from bursar.pools.layout import (
 )
 
 BATCH_MIN = 16
+LATE_TICKS = 5
+"""Whoever comes back for reserved tokens when a period opens may be late by so much."""
 
 
 class EngineBook:
@@ -35,6 +37,8 @@ class EngineBook:
     - tokens that decayed are gone: `reserve` + `spent` of a client that took nothing from the pool
       says how many of its tokens are still to be used, and that number only falls.
     - a report is made only of a period whose dispatch this life claimed.
+    - `lent`, of `spent`, are tokens in lots that nobody is known to have spent: they are charged, so
+      that the limit holds, and reported as unspent, which changes nothing of what may be returned.
     """
 
     def __init__(
@@ -49,6 +53,7 @@ class EngineBook:
         paced: bool = False,
     ) -> None:
         self.names = Names(pool)
+        self.pool = pool
         self.tenant = tenant
         self.period_ns = period_ns
         self.set_limit(limit)
@@ -56,10 +61,13 @@ class EngineBook:
         self.paced = paced
         self.pending = 0
         self.period = 0
+        self.opening = 0
+        """Which one it is of the periods that this life saw begin: a period's number may come again,
+        out of a word that somebody spoiled."""
         self.began = 0
         self.claimed = False
         self.reservation = self.reserve = self.hand = self.spent = 0
-        self.decayed = self.denied = 0
+        self.decayed = self.denied = self.lent = 0
         self._hand_spent = 0
         self._batch_max = max(1, check_amount("the batch", batch))
         self._adaptive = adaptive
@@ -110,6 +118,24 @@ class EngineBook:
         self.reserve += tokens - pooled
         self.spent -= tokens
 
+    def lend(self, now: int, tokens: int) -> int:
+        """Take up to so many for a lot; how many that was."""
+        tokens = min(tokens, self.usable(now))
+        if tokens < 1 or not self.take(now, tokens):
+            return 0
+        self.lent += tokens
+        return tokens
+
+    def note_spent(self, tokens: int) -> None:
+        """So many tokens of lots were spent."""
+        self.lent = max(0, self.lent - tokens)
+
+    def end_lot(self, unspent: int) -> None:
+        """A lot is over, and so many of its tokens were not spent."""
+        unspent = min(unspent, self.lent)
+        self.lent -= unspent
+        self.give_back(unspent)
+
     def is_over(self, now: int) -> bool:
         """Whether the period is over by this clock. It began before the engine saw it, so it is
         over for the monitor too, whose tokens these are."""
@@ -129,6 +155,23 @@ class EngineBook:
         if not self.paced:
             return self.reserve
         return max(0, self.reserve - self._future((now - self.began) * 100 // PACE_PERCENT + TICK_NS))
+
+    def ready_ns(self, now: int, tokens: int) -> int | None:
+        """After so long so many can be spent at once, if nobody else asks for any; None where that
+        cannot be promised: tokens of the pool come as others leave them, and reserved ones fade
+        while nobody asks for them."""
+        if tokens > min(self._sure(), self._next_limit):
+            return None
+        waits_ns = [max(0, self.began + self.period_ns - now) + TICK_NS]
+        if self.paced and tokens <= min(self.reserve, self.limit - self.spent):
+            missing = tokens - self._due(now) - self.hand + 1
+            waits_ns.append(missing * self.period_ns * PACE_PERCENT // (100 * self.reservation) + 1)
+        return max(0, min(waits_ns))
+
+    def _sure(self) -> int:
+        """Reserved tokens that are there a few ticks after a period was opened, used or not."""
+        sure_ns = TICK_NS if self.paced else self.period_ns - LATE_TICKS * TICK_NS
+        return self.reservation * sure_ns // self.period_ns
 
     def _future(self, elapsed_ns: int) -> int:
         """R - rho(t): what the reservation is worth for the rest of the period."""
@@ -205,10 +248,11 @@ class EngineBook:
     def _open(self, now: int) -> None:
         """A new period: what is left of the old one is void."""
         self.period = self._ceiling.period
+        self.opening += 1
         self.began = now
         self.claimed = False
         self.reservation = self.reserve = self.hand = self.spent = 0
-        self._hand_spent = self.decayed = self.denied = 0
+        self._hand_spent = self.decayed = self.denied = self.lent = 0
         self._denied_ceiling = -1
         self.limit = self._next_limit
         self._phase = "find"
@@ -238,9 +282,9 @@ class EngineBook:
         return "declare" if self.claimed else "add"
 
     def _report(self) -> Operation:
-        unspent = self.reserve + self.hand
+        unspent = self.reserve + self.hand + self.lent
         waiting = self.pending > 0 and self.spent < self.limit
-        report = pack_report(self.period, unspent, self.spent, waiting)
+        report = pack_report(self.period, unspent, self.spent - self.lent, waiting)
         return Write(self.names.report(self.tenant, self.period), report)
 
     def _room(self) -> int:

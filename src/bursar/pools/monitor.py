@@ -5,7 +5,9 @@ from __future__ import annotations
 from bursar.errors import NetworkError
 from bursar.pools.layout import CHECK_NS, perform
 from bursar.pools.monitor_book import MonitorBook
-from bursar.world import Clock, Words
+from bursar.world import MILLISECOND_NS, Clock, Words
+
+RETRY_NS = MILLISECOND_NS
 
 
 class Monitor:
@@ -42,7 +44,8 @@ class Monitor:
             return CHECK_NS
         accounts = self.book.accounts
         due_ns = accounts.began + accounts.period_ns - self._clock.now()
-        return max(0, min(CHECK_NS, due_ns))
+        # It is due and was not opened: the words cannot be reached, which takes a moment to change.
+        return RETRY_NS if due_ns <= 0 else min(CHECK_NS, due_ns)
 
     async def run(self) -> None:
         """Rounds until `stop`."""

@@ -1,4 +1,4 @@
-"""`pool` for programs: an engine for each tenant, and a monitor that leads or stands by.
+"""`pool` as the front door needs it: an engine for each tenant, and a monitor that leads or stands by.
 
 Every process that opens the resource over the same words has its own engines and its own standby:
 whichever opens a period leads it.
@@ -6,29 +6,54 @@ whichever opens a period leads it.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
+import asyncio
+from typing import NamedTuple
 
 from bursar.errors import Refused, Unknown
 from bursar.policy import PoolPolicy
 from bursar.pools.capacity import AdaptiveCapacity, Capacity, FixedCapacity
 from bursar.pools.engine import Engine
 from bursar.pools.engine_book import EngineBook
+from bursar.pools.explanation import explain
+from bursar.pools.layout import AMOUNT_MAX, TICK_NS
 from bursar.pools.monitor import Monitor
 from bursar.pools.monitor_book import MonitorBook
-from bursar.resource import Explanation, Grant, Resource, check_change
-from bursar.world import SECOND_NS, World
+from bursar.pools.statistics import PoolStatistics, read_statistics
+from bursar.pools.waiting import WaitingLine
+from bursar.resource import (
+    PLACE_NS,
+    Ahead,
+    Answer,
+    Decider,
+    Explanation,
+    Granted,
+    Issue,
+    Offers,
+    Seen,
+    Ticket,
+    check_change,
+)
+from bursar.resource.door import Resource
+from bursar.resource.fallback import Fallback
+from bursar.world import World
 
 UNPROFILED_TOKENS = 1000
-COUNTS = ("granted", "refused", "would_refuse", "fallback")
+
+GAP_NS = 2 * TICK_NS
+"""Between two periods nobody has tokens for a moment, which is no reason to refuse: whoever comes then
+waits so long for the next."""
+
+LIMIT_PART = 50
+"""Of a tenant with a limit, at most one token in so many is out ahead of use: what idle callers hold of
+it until the period ends."""
 
 LIVE = ("tenants", "shadow", "without_bursar")
 """What of a policy can change while the resource runs."""
 
 
-def open_resource(world: World, name: str, policy: PoolPolicy) -> PoolResource:
+def open_resource(world: World, name: str, policy: PoolPolicy) -> Resource:
     """This process's part of the pool. Raises Refused if the reservations do not fit."""
-    return PoolResource(world, name, policy)
+    return Resource(world, PoolDecider(world, name, policy), policy)
 
 
 def estimate_capacity(policy: PoolPolicy) -> Capacity:
@@ -46,34 +71,48 @@ def limit_of(policy: PoolPolicy, tenant: str) -> int | None:
     return None if limit is None else limit.per(policy.period_ns)
 
 
-class PoolResource(Resource):
-    """Tokens acquired are spent: leaving a grant gives nothing back, since the moment in which the
-    I/O could have been done has passed."""
+class Charged(NamedTuple):
+    """What a grant was charged to: the period, as the engine's book tells it from others, and the lot
+    that came with it."""
+
+    opening: int
+    issue: Issue | None
+
+
+class PoolDecider(Decider):
+    """Engines decide; what waits stands in one line for each tenant. Tokens that come back unused are
+    the engine's again within their period, and void afterwards."""
 
     kind = "pool"
+    offers = Offers(lots=True)
+    engine_book_class = EngineBook
+    monitor_book_class = MonitorBook
 
     def __init__(self, world: World, name: str, policy: PoolPolicy) -> None:
-        super().__init__(name)
+        self.name = name
+        self.ahead = Ahead()
         self._world = world
+        self._clock = world.clock
         self._policy = policy
-        self._counts = {tenant: dict.fromkeys(COUNTS, 0) for tenant in policy.tenants}
-        self._alone: dict[str, tuple[int, int]] = {}
+        self._fallback = Fallback(policy.without_bursar, policy.period_ns)
+        self._stopped = False
         local = policy.client_capacity
-        self._book = MonitorBook(
+        self._book = self.monitor_book_class(
             name,
             estimate_capacity(policy),
             period_ns=policy.period_ns,
             client_capacity=None if local is None else local.per(policy.period_ns),
         )
+        self._monitor = Monitor(world.clock, world.words, self._book)
         self._engines: dict[str, Engine] = {}
+        self._lines: dict[str, WaitingLine] = {}
         for tenant, terms in policy.tenants.items():
             self._book.join(tenant, terms.reservation.per(policy.period_ns))
-            self._engines[tenant] = self._make_engine(tenant)
-        self._monitor = Monitor(world.clock, world.words, self._book)
+            self._open_engine(tenant)
 
-    def _make_engine(self, tenant: str) -> Engine:
+    def _open_engine(self, tenant: str) -> None:
         policy = self._policy
-        book = EngineBook(
+        book = self.engine_book_class(
             self.name,
             tenant,
             period_ns=policy.period_ns,
@@ -82,19 +121,29 @@ class PoolResource(Resource):
             limit=limit_of(policy, tenant),
             paced=policy.pacing,
         )
-        return Engine(self._world.clock, self._world.words, book)
+        engine = self._engines[tenant] = Engine(self._clock, self._world.words, book)
+        name = f"pool.{self.name}.{tenant}.waiting"
+        self._lines[tenant] = WaitingLine(self._world, name, engine, self._answer)
 
     async def start(self) -> None:
         self._monitor.check()
         self._world.spawn(self._monitor.run(), f"pool.{self.name}.monitor")
-        for tenant, engine in self._engines.items():
+        for engine in self._engines.values():
             engine.tick()
-            self._world.spawn(engine.keep_ticking(), f"pool.{self.name}.{tenant}")
+        self._world.spawn(self._tick(), f"pool.{self.name}.ticks")
+
+    async def _tick(self) -> None:
+        while not self._stopped:
+            # What was spent from lots is reported as spent, and nothing else of them.
+            self.collect()
+            for engine in list(self._engines.values()):
+                engine.tick()
+                await asyncio.sleep(0)  # many engines must not keep everybody else waiting
+            await self._clock.sleep(TICK_NS)
 
     async def stop(self) -> None:
+        self._stopped = True
         self._monitor.stop()
-        for engine in self._engines.values():
-            engine.stop()
 
     async def reconfigure(self, policy: PoolPolicy) -> None:
         """New reservations and limits hold from the next period on; what does not fit is refused, and
@@ -111,14 +160,11 @@ class PoolResource(Resource):
             self._book.restore(old)
             raise
         self._policy = policy
+        self._fallback.policy = policy.without_bursar
         for tenant in policy.tenants:
             if tenant not in self._engines:
-                self._counts[tenant] = dict.fromkeys(COUNTS, 0)
-                self._engines[tenant] = engine = self._make_engine(tenant)
-                self._world.spawn(engine.keep_ticking(), f"pool.{self.name}.{tenant}")
+                self._open_engine(tenant)
             self._engines[tenant].book.set_limit(limit_of(policy, tenant))
-
-    # -- acquiring
 
     def engine(self, tenant: str) -> Engine:
         """The engine of a tenant, for code that takes a token for every I/O: `engine.take()`."""
@@ -126,112 +172,133 @@ class PoolResource(Resource):
             self._policy.tenant(tenant)
         return self._engines[tenant]
 
-    def try_acquire(self, tenant: str, amount: int = 1) -> Grant | None:
-        if self.engine(tenant).take_many(amount):
-            return self._granted(tenant, amount)
-        return self._without(tenant, amount)
+    def is_ready(self) -> bool:
+        return not any(self._engines[tenant].is_alone() for tenant in self._policy.tenants)
 
-    async def _take(self, tenant: str, amount: int, wait_ns: int, key: str | None) -> Grant:
-        engine = self.engine(tenant)
-        limit = limit_of(self._policy, tenant)
-        if limit is not None and amount > limit:
-            raise Refused(f"{tenant} asked for {amount} at once; its limit is {limit} a period", limit=limit)
-        if engine.take_many(amount):
-            return self._granted(tenant, amount)
-        grant = self._without(tenant, amount)
-        if grant is not None:
-            return grant
-        if wait_ns and await engine.acquire(amount, wait_ns):
-            return self._granted(tenant, amount)
-        self._counts[tenant]["refused"] += amount
-        if engine.is_alone():
-            raise Unknown(f"no monitor has opened a period of {self.name}; is one running?")
-        raise self._refusal(tenant, amount)
-
-    def _granted(self, tenant: str, amount: int) -> Grant:
-        self._counts[tenant]["granted"] += amount
-        return Grant(self, tenant, amount)
-
-    def _without(self, tenant: str, amount: int) -> Grant | None:
-        """What the policy does when there are no tokens: in shadow mode they go, and without a
-        monitor a tenant may have its reservation, or a safe rate, in each period."""
-        if self._policy.shadow:
-            self._counts[tenant]["would_refuse"] += amount
-            return Grant(self, tenant, amount, fallback="shadow")
-        mode = self._policy.without_bursar.mode
-        if mode == "refuse" or not self._engines[tenant].is_alone():
-            return None
-        period = self._world.clock.now() // self._policy.period_ns
-        since, used = self._alone.get(tenant, (period, 0))
-        used = used if since == period else 0
-        if used + amount > self._allowed_alone(tenant):
-            return None
-        self._alone[tenant] = period, used + amount
-        self._counts[tenant]["fallback"] += amount
-        return Grant(self, tenant, amount, fallback=mode)
-
-    def _allowed_alone(self, tenant: str) -> int:
-        rate = self._policy.without_bursar.rate
-        if rate is None:
-            rate = self._policy.tenants[tenant].reservation
-        return rate.per(self._policy.period_ns)
-
-    def _refusal(self, tenant: str, amount: int) -> Refused:
-        book = self._engines[tenant].book
-        left_ns = max(0, book.began + book.period_ns - self._world.clock.now())
-        spent_up = book.spent + amount > book.limit
-        why = f"its limit is {book.limit} a period" if spent_up else "the common pool is empty"
-        return Refused(
-            f"{tenant} has used its {book.reservation} reserved tokens of {self.name}, and {why}; "
-            "pass wait=, or a longer one",
-            limit=book.limit if spent_up else book.reservation,
-            remaining=book.usable(self._world.clock.now()),
-            retry_after=left_ns / SECOND_NS,
+    def most(self, ticket: Ticket) -> int:
+        """Its limit, or all that the data node does in a period: tokens do not outlive it. Where
+        another process leads an estimated pool, how much that is is not known here."""
+        limit = limit_of(self._policy, ticket.tenant)
+        known = self._policy.capacity is not None or self._book.leading
+        return min(
+            AMOUNT_MAX if limit is None else limit, self._capacity() if known else AMOUNT_MAX, AMOUNT_MAX
         )
 
-    async def _give_back(self, grant: Grant) -> None:
-        """Nothing: a token that was not used is gone with its moment."""
+    def _capacity(self) -> int:
+        """Tokens a period."""
+        return self._book.accounts.capacity if self._book.leading else self._book.estimate.value
+
+    # -- deciding
+
+    def decide(self, ticket: Ticket) -> None:
+        line = self._lines[ticket.tenant]
+        granted = None if line else self._take(ticket, ticket.ahead)
+        if granted is not None:
+            ticket.give(granted)
+        elif ticket.wait_ns or self.patience_ns(ticket):
+            line.add(ticket)
+        else:
+            ticket.give(self._refusal(ticket))
+
+    def patience_ns(self, ticket: Ticket) -> int:
+        engine = self._engines[ticket.tenant]
+        between = engine.book.is_over(self._clock.now()) and not engine.is_alone()
+        return GAP_NS if between and not ticket.at_once else 0
+
+    def withdraw(self, ticket: Ticket) -> Refused | Unknown:
+        line = self._lines[ticket.tenant]
+        line.remove(ticket)
+        line.serve()  # it may have been in the way of others
+        return self._refusal(ticket)
+
+    def _answer(self, ticket: Ticket) -> Answer | None:
+        """What becomes of a request that waits."""
+        if ticket.tenant not in self._policy.tenants:
+            return Refused(f'{self.name} has no tenant "{ticket.tenant}" any more')
+        if not self._engines[ticket.tenant].book.may_fit(ticket.amount):
+            return self._refusal(ticket)
+        return self._take(ticket, 0)
+
+    def _take(self, ticket: Ticket, ahead: int) -> Granted | None:
+        tenant = ticket.tenant
+        engine = self._engines[tenant]
+        now = self._clock.now()
+        if self._book.leading and engine.book.is_over(now):
+            self._monitor.check()  # this process opens the next period, and may be late to do so
+        taken = engine.take_with_lot(ticket.amount, min(ahead, self._room(tenant, now)) if ahead else 0)
+        if taken is None:
+            if engine.is_alone() and self._fallback.allows(now, tenant, ticket.amount):
+                return Granted(ticket.amount, fallback=self._policy.without_bursar.mode)
+            return None
+        issue = None
+        if taken.ahead:
+            issue = self.ahead.issue(
+                tenant, self.name, ticket.held_by, taken.ahead, taken.ends_at, taken.period
+            )
+        self._fallback.charge(now, tenant, taken.period, ticket.amount + taken.ahead)
+        return Granted(
+            ticket.amount,
+            period=taken.period,
+            ahead=taken.ahead,
+            until=taken.ends_at,
+            limit=limit_of(self._policy, tenant),
+            remaining=taken.usable,
+            reset_ns=max(0, taken.ends_at - now),
+            data=Charged(taken.opening, issue),
+        )
+
+    def _refusal(self, ticket: Ticket) -> Refused | Unknown:
+        tenant = ticket.tenant
+        engine = self._engines[tenant]
+        if engine.is_alone():
+            mode = self._policy.without_bursar.mode
+            return Unknown(
+                f"no monitor has opened a period of {self.name}; is one running? "
+                f"(without_bursar = {mode}, and {tenant} has had what that allows)",
+                fallback=mode,
+            )
+        return engine.refuse(ticket.amount)
+
+    # -- lots, and what comes back
+
+    def _room(self, tenant: str, now: int) -> int:
+        """For all tenants, at most 5 ms of the data node; for one, at most a small part of its limit;
+        and nothing while anybody waits."""
+        place_max = self._capacity() * PLACE_NS // self._policy.period_ns
+        limit = limit_of(self._policy, tenant)
+        tenant_max = place_max if limit is None else max(1, limit // LIMIT_PART)
+        room = self.ahead.room(now, tenant, self.name, tenant_max, place_max)
+        return 0 if not room or any(self._lines.values()) else room
+
+    def observe(self, tenant: str, granted: Granted | None, seen: Seen) -> None:
+        """What was refused at the holder is no news: an engine knows of demand by what waits."""
+        if granted is not None and granted.data.issue is not None:
+            self.ahead.spend(granted.data.issue, seen.arrived)
+            self._engines[tenant].note_spent(granted.data.opening, seen.arrived)
+
+    def end_lot(self, tenant: str, granted: Granted, seen: Seen, unspent: int) -> None:
+        self.observe(tenant, granted, seen)
+        self.ahead.end(granted.data.issue)
+        if unspent:
+            self._engines[tenant].end_lot(granted.data.opening, unspent)
+            self._take_note(tenant, granted, unspent)
+
+    def take_back(self, tenant: str, granted: Granted, unused: int) -> None:
+        if granted.data is not None:  # what a fallback let go is charged nowhere
+            self._engines[tenant].give_back(granted.data.opening, unused)
+            self._take_note(tenant, granted, unused)
+
+    def _take_note(self, tenant: str, granted: Granted, unused: int) -> None:
+        """Tokens came back: they are not kept without a monitor, and may be what others wait for."""
+        if granted.data.opening == self._engines[tenant].book.opening:
+            self._fallback.charge(self._clock.now(), tenant, granted.period, -unused)
+            self._lines[tenant].serve()
 
     # -- telling
 
     def explain(self, tenant: str) -> Explanation:
         engine = self.engine(tenant)
-        figures = {**engine.statistics(), **self._counts[tenant], "capacity": self._book.accounts.capacity}
-        period_s = self._policy.period_ns / SECOND_NS
-        terms = self._policy.tenants[tenant]
-        most = "no limit" if terms.limit is None else f"a limit of {terms.limit}"
-        sentences = [
-            f"{tenant} has a reservation of {terms.reservation} and {most}, in periods of {period_s:g} s.",
-            f"In this period it spent {figures['spent']}; {figures['reserve']} reserved tokens are left, and "
-            f"{figures['hand']} that it took from the pool.",
-        ]
-        if figures["given_up"]:
-            sentences.append(f"It gave up {figures['given_up']} that it did not use in time.")
-        if figures["denied"]:
-            sentences.append("It asked the pool for more than there was.")
-        if tenant in self._book.alerts():
-            sentences.append("It keeps reserving more than it uses: lower its reservation.")
-        if engine.is_alone():
-            sentences.append(
-                f"No monitor opens periods: {tenant} goes on by itself "
-                f"(without_bursar = {self._policy.without_bursar.mode})."
-            )
-        return Explanation(
-            resource=self.name, kind=self.kind, tenant=tenant, sentences=tuple(sentences), figures=figures
-        )
+        return explain(self.name, tenant, self._policy, engine, self._book)
 
-    def statistics(self) -> Mapping[str, Any]:
-        book = self._book
-        return {
-            "kind": self.kind,
-            "leading": book.leading,
-            "period": book.period,
-            "capacity": book.accounts.capacity,
-            "issued": book.accounts.issued(),
-            "used": None if book.outcome is None else book.outcome.used,
-            "overreserving": book.alerts(),
-            "shadow": self._policy.shadow,
-            "tenants": {
-                name: {**engine.statistics(), **self._counts[name]} for name, engine in self._engines.items()
-            },
-        }
+    def statistics(self) -> PoolStatistics:
+        return read_statistics(self._monitor, self._engines)

@@ -11,17 +11,25 @@ target is alone and looks only at what it sees itself.
 
 - `borrowing`  the allocation: arrays in, arrays out (the paper's section III-C)
 - `filter`     which queued request goes when: a token bucket filter like Lustre's (II-A), with its
-               `rules` and `queues`; `gate` is one in front of a target that bursar does not see
+               `rules` and `queues`; `gate` is one in front of a target that bursar does not see, and
+               `enforcer` keeps it at what the handouts say
 - `book`       all state of a target: records, remainders, last allocation; closes one interval and
                opens the next; nothing in it waits or looks at a clock
 - `target`     the loop: statistics, allocation, rules (III-A, III-B, III-D); the place where rules
                are enforced is behind `Enforcer`
-- `resource`   the kind as programs use it
+- `resource`   what the kind offers the front door; `explanation`, `statistics`: what it says of itself
 - `capacity`   an estimate, where the capacity is not given
 
 **Invariants.** After every interval: the tokens handed out are the interval's tokens, no more and
 no less, and over time the capacity times the time; the records sum to zero; nobody has less than
 nothing. A debtor never has less than half of its own part, or all it asked for.
+
+**Lots.** A program takes tokens ahead of use, so that most requests are a decrement. They are charged
+like the requests that will come for them, to the tenant's bucket and to the target's time, but out of
+time in which the target was idle: nobody ever waits for a token that nobody spent. At most 5 ms of the
+target are out, at most 5 ms of a tenant's own rate, until the interval ends, and none while anybody
+waits. What a tenant *wants* is what was asked for, from lots or not: had lots counted as demand, who
+takes them would have lent less than it did. What comes back within its interval undoes its charge.
 
 **The steps,** by the paper's equations:
 

@@ -29,7 +29,7 @@ from typing import Generic
 from bursar.errors import UsageError
 from bursar.shares.queues import Class, Fallback, ItemT, Request, Usage
 from bursar.shares.rules import ANY, Rule, RuleTable
-from bursar.world import MILLISECOND_NS
+from bursar.world import MILLISECOND_NS, SECOND_NS
 
 DEPTH_REQUESTS = 3
 """How many requests' worth of tokens a bucket holds, as in Lustre."""
@@ -57,7 +57,7 @@ class Filter(Generic[ItemT]):
         if depth < 1:
             raise UsageError(f"a bucket's depth is at least 1 request, not {depth!r}")
         self._depth = depth
-        self._size_min = size_min
+        self.size_min = size_min
         self._eager = eager
         self._patience_ns = patience_ns
         self._rules = RuleTable()
@@ -68,7 +68,8 @@ class Filter(Generic[ItemT]):
         self._waiting = 0
         self._fallback: Fallback[ItemT] = Fallback()
         self._fallback_at = 0
-        self._usage: dict[str, Usage] = {}
+        self.usage: dict[str, Usage] = {}
+        self.backlog = 0  # tokens of all that wait
 
     # Rules
 
@@ -124,9 +125,10 @@ class Filter(Generic[ItemT]):
         if cost < 1:
             raise UsageError(f"a request costs at least 1 token, not {cost!r}")
         request = Request(tenant, operation, cost, item, now)
-        usage = self._usage.setdefault(tenant, Usage())
+        usage = self.usage.setdefault(tenant, Usage())
         usage.arrived += cost
         usage.backlog += cost
+        self.backlog += cost
         self._place(request, now)
         return request
 
@@ -149,7 +151,7 @@ class Filter(Generic[ItemT]):
         nobody of it waits, or if `take` would have let it go at once."""
         if cost < 1:
             raise UsageError(f"a request costs at least 1 token, not {cost!r}")
-        usage = self._usage.setdefault(tenant, Usage())
+        usage = self.usage.setdefault(tenant, Usage())
         usage.arrived += cost
         if not self._charge(tenant, cost, now, operation):
             usage.refuse(cost)
@@ -171,19 +173,61 @@ class Filter(Generic[ItemT]):
         member.charge(cost)
         return True
 
+    def take_ahead(self, tenant: str, tokens: int, now: int, operation: str = ANY) -> int:
+        """Charge up to so many whole tokens that a bucket holds, for requests to come; all of them
+        where no rule matches. It is no demand until `observe` says that requests came for them."""
+        rule = self._rules.match(tenant, operation)
+        if rule is None:
+            return tokens
+        member = self._class(rule, tenant, 1, now)
+        member.count(now)
+        tokens = min(tokens, max(0, member.tokens) // SECOND_NS)
+        member.charge(tokens)
+        return tokens
+
+    def give_back(self, tenant: str, tokens: int, now: int, operation: str = ANY) -> None:
+        """Put tokens back that were charged and not used."""
+        rule = self._rules.match(tenant, operation)
+        member = None if rule is None else self._classes.get((rule.name, tenant))
+        if member is None:
+            return
+        member.count(now)
+        member.tokens = min(member.size * SECOND_NS, member.tokens + tokens * SECOND_NS)
+        if member.queue:
+            self._push(member)
+
     def refuse(self, tenant: str, cost: int) -> None:
         """Count a request that was turned away before it came here: it is demand too."""
-        usage = self._usage.setdefault(tenant, Usage())
+        usage = self.usage.setdefault(tenant, Usage())
         usage.arrived += cost
         usage.refuse(cost)
+
+    def observe(self, tenant: str, arrived: int, refused: int) -> None:
+        """Count requests that were served from tokens charged before, and requests that were turned
+        away where those were held: of these, how large each was is not known."""
+        usage = self.usage.setdefault(tenant, Usage())
+        usage.arrived += arrived + refused
+        usage.served += arrived
+        if refused:
+            usage.refused += refused
+            usage.refused_most = max(usage.refused_most, 1)
+
+    def forget(self, tenant: str, tokens: int) -> None:
+        """Count tokens no longer that were served and came back unused, since the last `collect`."""
+        usage = self.usage.get(tenant)
+        if usage is not None:
+            gone = min(tokens, usage.served)
+            usage.arrived -= gone
+            usage.served -= gone
 
     def withdraw(self, request: Request[ItemT], now: int) -> bool:
         """Take a request back that was not served yet; false if it was."""
         if not request.queued:
             return False
         request.queued = False
-        usage = self._usage[request.tenant]
+        usage = self.usage[request.tenant]
         usage.backlog -= request.cost
+        self.backlog -= request.cost
         usage.refuse(request.cost)
         member = request.home
         if member is None:
@@ -208,10 +252,8 @@ class Filter(Generic[ItemT]):
 
     def collect(self) -> dict[str, Usage]:
         """What each tenant did since the last call; tenants that did nothing are left out."""
-        seen = self._usage
-        self._usage = {
-            tenant: Usage(backlog=usage.backlog) for tenant, usage in seen.items() if usage.backlog
-        }
+        seen = self.usage
+        self.usage = {tenant: Usage(backlog=usage.backlog) for tenant, usage in seen.items() if usage.backlog}
         return {tenant: usage for tenant, usage in seen.items() if usage.demand}
 
     # Inside
@@ -220,7 +262,7 @@ class Filter(Generic[ItemT]):
         key = (rule.name, tenant)
         member = self._classes.get(key)
         if member is None:
-            size = max(self._size_min, self._depth * cost)
+            size = max(self.size_min, self._depth * cost)
             member = self._classes[key] = Class(key, rule.rate, size, now)
             self._of_rule[rule.name].add(tenant)
         return member
@@ -280,7 +322,7 @@ class Filter(Generic[ItemT]):
 
     def _measure(self, member: Class[ItemT], cost: int, now: int) -> None:
         """The first request of a class says how much its bucket holds."""
-        member.size = max(self._size_min, self._depth * cost)
+        member.size = max(self.size_min, self._depth * cost)
         member.count(now)
 
     def _fallback_is_impatient(self, now: int) -> bool:
@@ -297,9 +339,10 @@ class Filter(Generic[ItemT]):
 
     def _serve(self, request: Request[ItemT]) -> Request[ItemT]:
         request.queued = False
-        usage = self._usage[request.tenant]
+        usage = self.usage[request.tenant]
         usage.served += request.cost
         usage.backlog -= request.cost
+        self.backlog -= request.cost
         return request
 
     @staticmethod

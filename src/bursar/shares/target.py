@@ -87,6 +87,7 @@ class Target:
         self._enforcer = enforcer
         self._journal = journal
         self._probe = probe
+        self._ends_at = 0
         self._closed_at = 0
         self._written = b""
         self._written_at = 0
@@ -98,6 +99,7 @@ class Target:
         if self._journal is not None:
             self.book.replay(self._journal.replay())
         self._closed_at = self._world.clock.now()
+        self._ends_at = self._closed_at + self.book.interval_ns
         self._world.spawn(self._run(), f"share.{self.name}")
 
     async def stop(self) -> None:
@@ -106,16 +108,22 @@ class Target:
         await self._enforcer.release()
         await self._remember(force=True)
 
+    def interval_ends_at(self, now: int) -> int:
+        """When the interval of that moment ends; also while the loop is late to close one."""
+        late_ns = now - self._ends_at
+        missed = 0 if late_ns < 0 else late_ns // self.book.interval_ns + 1
+        return self._ends_at + missed * self.book.interval_ns
+
     async def _run(self) -> None:
         clock = self._world.clock
-        due_at = clock.now() + self.book.interval_ns
         while not self._stopping:
-            await clock.sleep(due_at - clock.now())
+            await clock.sleep(self._ends_at - clock.now())
             if self._stopping:
                 return
+            self._ends_at += self.book.interval_ns
             await self.step()
             # After a pause the missed intervals are over: their tokens were not handed out.
-            due_at = max(due_at + self.book.interval_ns, clock.now())
+            self._ends_at = max(self._ends_at, clock.now())
 
     async def step(self) -> Handout | None:
         """Close one interval and open the next; None if it had to be skipped."""

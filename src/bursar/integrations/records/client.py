@@ -6,7 +6,7 @@ import threading
 import time
 from typing import Any, Protocol
 
-from bursar.errors import Refused, UsageError
+from bursar.errors import UsageError
 from bursar.pools.engine import Engine
 from bursar.pools.layout import TICK_NS
 from bursar.world import SECOND_NS
@@ -75,20 +75,10 @@ class RecordClient:
             while not engine.take_many(tokens):
                 left_s = until - time.monotonic()
                 if left_s <= 0:
-                    raise self._refusal(tokens)
+                    raise engine.refuse(tokens)
                 time.sleep(min(POLL_S, left_s))
         finally:
             engine.book.pending -= tokens
-
-    def _refusal(self, tokens: int) -> Refused:
-        book = self.engine.book
-        return Refused(
-            f"{book.tenant} has no {tokens} tokens left in this period and the pool is empty; "
-            "pass wait=, or a longer one",
-            limit=book.reservation,
-            remaining=0,
-            retry_after=book.period_ns / SECOND_NS,
-        )
 
     def close(self) -> None:
         if self._open:

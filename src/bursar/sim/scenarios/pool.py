@@ -1,7 +1,10 @@
 """A pool under every fault: clients and monitors that crash, stand still and run on bad clocks.
 
 The shared words outlive them all. The truth is how many tokens were spent in the name of each
-period; whatever happens, it never exceeds the capacity that the period was opened with.
+period; whatever happens, it never exceeds the capacity that the period was opened with. Two clients
+are books that stand still between any two operations, one takes a token for every I/O; the last is a
+program at the front door, with lots as they come, of which no more is reported as used than its
+callers used.
 """
 
 from __future__ import annotations
@@ -10,17 +13,23 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any, NamedTuple
 
 from bursar.book import Effects
-from bursar.errors import Refused
+from bursar.errors import Refused, Unknown
+from bursar.policy import PoolPolicy, PoolTenant
 from bursar.pools.capacity import FixedCapacity
 from bursar.pools.engine import Engine
 from bursar.pools.engine_book import EngineBook
-from bursar.pools.layout import Add, Operation, Read, Swap, Write, perform
+from bursar.pools.layout import TICK_NS, Add, Operation, Read, Swap, Write, perform, unpack_report
 from bursar.pools.monitor import Monitor
 from bursar.pools.monitor_book import MonitorBook
+from bursar.pools.resource import PoolDecider
+from bursar.resource import PLACE_NS, Granted, Ticket
+from bursar.resource.door import Resource
+from bursar.resource.grants import Acquisition, Grant
 from bursar.sim.faults import Faults
 from bursar.sim.scenario import Boot, Scenario, require
 from bursar.sim.search import Budget, Move, SmallWorld, State
-from bursar.world import MILLISECOND_NS, Words, World
+from bursar.units import Rate
+from bursar.world import MILLISECOND_NS, SECOND_NS, Words, World
 
 PERIOD_NS = 200 * MILLISECOND_NS
 CAPACITY = 400
@@ -35,16 +44,72 @@ LAZY = 0.3
 """How often a client has nothing to do for a while."""
 
 
+COST_MAX = 8
+IMPATIENT = 0.05
+WASTEFUL = 0.1
+"""How often a caller is cancelled, and how often it used less than it asked for."""
+
+AHEAD_MAX = CAPACITY * PLACE_NS // PERIOD_NS
+
+
+def make_policy() -> PoolPolicy:
+    return PoolPolicy(
+        name="pool",
+        tenants={
+            name: PoolTenant(reservation=Rate.of(tokens * SECOND_NS // PERIOD_NS))
+            for name, tokens in RESERVATIONS.items()
+        },
+        capacity=Rate.of(CAPACITY * SECOND_NS // PERIOD_NS),
+        period_ns=PERIOD_NS,
+        batch=BATCH,
+    )
+
+
+class CountingDecider(PoolDecider):
+    """Knows what callers used, by tenant and the period as its engine tells it from others."""
+
+    used: dict[tuple[str, int], int]
+
+    def count(self, tenant: str, granted: Granted, tokens: int) -> None:
+        if granted.data is not None:
+            key = tenant, granted.data.opening
+            self.used[key] = self.used.get(key, 0) + tokens
+
+    def _take(self, ticket: Ticket, ahead: int) -> Granted | None:
+        granted = super()._take(ticket, ahead)
+        if granted is not None:
+            self.count(ticket.tenant, granted, granted.amount)
+        return granted
+
+    def take_back(self, tenant: str, granted: Granted, unused: int) -> None:
+        super().take_back(tenant, granted, unused)
+        self.count(tenant, granted, -unused)
+
+
+class CountingResource(Resource):
+    """The front door; what callers take from lots is used as well."""
+
+    decider: CountingDecider
+
+    def spend(self, tenant: str, amount: int) -> Grant | None:
+        grant = super().spend(tenant, amount)
+        if grant is not None and grant._lot is not None:
+            self.decider.count(tenant, grant._lot.granted, amount)
+        return grant
+
+
 class PoolScenario(Scenario):
-    """Three clients, two monitors; `spent` is the truth, by period."""
+    """Four clients, two monitors and a third at the program; `spent` is the truth, by period."""
 
     duration_ns = 1_500 * MILLISECOND_NS
     settle_ns = 700 * MILLISECOND_NS
     engine_book: type[EngineBook] = EngineBook
     monitor_book: type[MonitorBook] = MonitorBook
+    decider_class: type[CountingDecider] = CountingDecider
 
     def __init__(self) -> None:
         self.spent: dict[int, int] = {}
+        self._program: CountingDecider | None = None
         self._books: dict[str, MonitorBook] = {}
         self._looked = 0
         self._total = 0
@@ -57,7 +122,7 @@ class PoolScenario(Scenario):
     def nodes(self) -> Mapping[str, Boot]:
         monitors = dict.fromkeys(("monitor", "standby"), self._boot_monitor)
         clients = {"a": self._boot_client, "b": self._boot_client, "c": self._boot_engine}
-        return {**monitors, **clients}
+        return {**monitors, **clients, "program": self._boot_program}
 
     async def _boot_monitor(self, world: World) -> None:
         book = self.monitor_book("pool", FixedCapacity(CAPACITY), period_ns=PERIOD_NS)
@@ -82,33 +147,82 @@ class PoolScenario(Scenario):
     async def _boot_client(self, world: World) -> None:
         book = self.engine_book("pool", world.name, period_ns=PERIOD_NS, batch=BATCH)
         while True:
-            lazy = world.random.random() < LAZY
-            await world.clock.sleep(world.random.randrange(0, PAUSE_MAX_NS) * (10 if lazy else 1))
+            await self._pause(world)
             wanted = world.random.randrange(0, 4 * BATCH)
             await step_through(world, Stepped(book), wanted)
             self._spend(book, book.period, min(wanted, book.usable(world.clock.now())), world.clock.now())
 
+    async def _pause(self, world: World) -> None:
+        lazy = world.random.random() < LAZY
+        await world.clock.sleep(world.random.randrange(0, PAUSE_MAX_NS) * (10 if lazy else 1))
+
     async def _boot_engine(self, world: World) -> None:
-        """The engine as programs use it, whose rounds nothing in its own process can interrupt."""
+        """The engine as code uses it that takes a token for every I/O: nothing in its own process can
+        interrupt its rounds."""
         book = self.engine_book("pool", world.name, period_ns=PERIOD_NS, batch=BATCH)
         engine = Engine(world.clock, world.words, book)
-        world.spawn(engine.keep_ticking(), "tick")
+        ticked_at = 0
         while True:
             await world.clock.sleep(world.random.randrange(0, PAUSE_MAX_NS))
+            if world.clock.now() - ticked_at >= TICK_NS:
+                ticked_at = world.clock.now()
+                engine.tick()
             for _ in range(world.random.randrange(1, 4 * BATCH)):
                 if not engine.take():
                     break
                 self._note(book.period, 1)
+
+    async def _boot_program(self, world: World) -> None:
+        """The pool as programs use it, at the front door; each has an engine of every tenant."""
+        parts = {"engine_book_class": self.engine_book, "monitor_book_class": self.monitor_book}
+        decider = type("Planted", (self.decider_class,), parts)(world, "pool", make_policy())
+        decider.used = {}
+        resource = CountingResource(world, decider, make_policy())
+        await resource.start()
+        self._program = decider
+        self._books[world.name] = decider._book
+        for number in range(2):
+            for tenant in RESERVATIONS:
+                world.spawn(self._call(world, resource, tenant), f"{tenant}.{number}")
+
+    async def _call(self, world: World, resource: Resource, tenant: str) -> None:
+        """A caller that acquires, and now and then changes its mind or uses less than it acquired."""
+        while True:
+            await self._pause(world)
+            amount = world.random.randrange(1, COST_MAX)
+            acquiring = resource.acquire(tenant, amount, wait=world.random.choice([0.0, 0.01, 0.5]))
+            if world.random.random() < IMPATIENT:
+                task = world.spawn(_hold(acquiring), f"impatient.{tenant}")
+                await world.clock.sleep(world.random.randrange(0, PAUSE_MAX_NS))
+                task.cancel()
+                continue
+            try:
+                async with acquiring as grant:
+                    self._note(grant.period, amount)
+                    if world.random.random() < WASTEFUL:
+                        await self._pause(world)
+                        used = world.random.randrange(0, amount)
+                        grant.settle(used)
+                        self._note(grant.period, used - amount)
+            except (Refused, Unknown):
+                continue
 
     def _spend(self, book: EngineBook, period: int, tokens: int, now: int) -> None:
         if book.take(now, tokens):
             self._note(period, tokens)
 
     def _note(self, period: int, tokens: int) -> None:
+        if period == 0:
+            return  # without a monitor, by what the policy says: charged to no period
         self.spent[period] = self.spent.get(period, 0) + tokens
         self._total += tokens
 
+    def crashed(self, name: str) -> None:
+        if name == "program":
+            self._program = None
+
     def check(self) -> None:
+        self._check_lots()
         if self._total == self._looked:
             return
         self._looked = self._total
@@ -120,6 +234,20 @@ class PoolScenario(Scenario):
             accounts = book.accounts
             require(accounts.issued() <= accounts.capacity, f"{accounts.issued()} were issued of {CAPACITY}")
 
+    def _check_lots(self) -> None:
+        decider = self._program
+        if decider is None:
+            return
+        ahead = decider.ahead.out
+        require(ahead <= AHEAD_MAX, f"{ahead} tokens are out ahead of use, at most {AHEAD_MAX} may be")
+        for tenant in RESERVATIONS:
+            book = decider.engine(tenant).book
+            report = book._report()
+            assert isinstance(report, Write), "reports are written"
+            said = unpack_report(report.value).spent
+            used = decider.used.get((tenant, book.opening), 0)
+            require(said <= used, f"{tenant} would report {said} as used, and its callers used {used}")
+
     def healed(self) -> None:
         self._total_when_healed = self._total
 
@@ -127,6 +255,14 @@ class PoolScenario(Scenario):
         for period, spent in self.spent.items():
             require(spent <= CAPACITY, f"{spent} tokens were spent in period {period}, of {CAPACITY}")
         require(self._total > self._total_when_healed, "nothing was spent since all faults were healed")
+
+
+async def _hold(acquiring: Acquisition) -> None:
+    """Acquire, and be cancelled at some moment of it."""
+    try:
+        await acquiring
+    except (Refused, Unknown):
+        return
 
 
 async def step_through(world: World, stepped: Stepped, wanted: int) -> None:

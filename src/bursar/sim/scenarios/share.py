@@ -1,31 +1,50 @@
-"""A share resource through crashes, pauses and tenants that come, go and change their minds."""
+"""A share through crashes, pauses and tenants that come, go and change their minds.
+
+Callers acquire at the front door, with lots as they come. The truth is what they were told, and what
+they asked for: no more goes through than the target can do, and no tenant counts as wanting more than
+its callers did.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 
-from bursar.errors import Refused, UsageError
+from bursar.errors import Refused
 from bursar.policy import SharePolicy, ShareTenant
+from bursar.resource import PLACE_NS, Granted, Issue, Ticket
+from bursar.resource.door import Resource
+from bursar.resource.grants import Acquisition, Grant
 from bursar.shares.book import TargetBook
 from bursar.shares.gate import SLACK_NS
-from bursar.shares.resource import ShareResource
+from bursar.shares.handout import Handout
+from bursar.shares.resource import ShareDecider
 from bursar.sim.scenario import Boot, Scenario, require
 from bursar.units import Rate
 from bursar.world import MILLISECOND_NS, SECOND_NS, World
 
-CAPACITY = 205
+CAPACITY = 805
 INTERVAL_NS = 100 * MILLISECOND_NS
 TENANTS = {
     "small": ShareTenant(weight=2),
-    "even": ShareTenant(weight=2, borrow=60),
-    "large": ShareTenant(weight=5, lend=200),
+    "even": ShareTenant(weight=2, borrow=240),
+    "large": ShareTenant(weight=5, lend=800),
     "guest": ShareTenant(weight=2),
 }
 COST_MAX = 8
 STREAMS = 6
 MOOD_NS = 700 * MILLISECOND_NS
-PAUSE_NS = 20 * MILLISECOND_NS
+PAUSE_NS = 5 * MILLISECOND_NS
+TRICKLE_NS = 8 * MILLISECOND_NS
+"""A tenant that is a little busy asks so often at most, and for little."""
+
+IMPATIENT = 0.05
+WASTEFUL = 0.1
+"""How often a caller is cancelled, and how often it used less than it asked for."""
+
 FAIR = 0.25
+
+
+AHEAD_MAX = CAPACITY * PLACE_NS // SECOND_NS
 
 
 def make_policy(tenants: Mapping[str, ShareTenant]) -> SharePolicy:
@@ -38,15 +57,43 @@ def make_policy(tenants: Mapping[str, ShareTenant]) -> SharePolicy:
     )
 
 
-class CountingResource(ShareResource):
-    """Tells the scenario of every grant, at the moment at which it is made."""
+class CountingDecider(ShareDecider):
+    """Tells the scenario what went through to callers, at the moment at which it did."""
 
     passed: list[int]
 
-    def _count(self, tenant: str, amount: int, granted: bool) -> None:
-        super()._count(tenant, amount, granted)
-        if granted:
-            self.passed.append(amount)
+    def _grant(self, ticket: Ticket, issue: Issue | None, now: int) -> Granted:
+        self.passed.append(ticket.amount)
+        return super()._grant(ticket, issue, now)
+
+    def waiting_tokens(self) -> dict[str, int]:
+        """By tenant."""
+        return {tenant: usage.backlog for tenant, usage in self._gate.filter.usage.items()}
+
+    def take_back(self, tenant: str, granted: Granted, unused: int) -> None:
+        super().take_back(tenant, granted, unused)
+        if granted.data.interval == self.book.number:
+            self.passed.append(-unused)
+
+
+class CountingResource(Resource):
+    """The front door; what callers take from lots went through as well."""
+
+    decider: CountingDecider
+
+    def spend(self, tenant: str, amount: int) -> Grant | None:
+        grant = super().spend(tenant, amount)
+        if grant is not None:
+            self.decider.passed.append(amount)
+        return grant
+
+
+async def _hold(acquiring: Acquisition) -> None:
+    """Acquire, and be cancelled at some moment of it."""
+    try:
+        await acquiring
+    except Refused:
+        return
 
 
 class ShareScenario(Scenario):
@@ -55,7 +102,7 @@ class ShareScenario(Scenario):
     duration_ns = 4 * SECOND_NS
     settle_ns = 8 * SECOND_NS
     drift_ppm = 1_000
-    resource_class: type[CountingResource] = CountingResource
+    decider_class: type[CountingDecider] = CountingDecider
 
     def __init__(self) -> None:
         self._resource: CountingResource | None = None
@@ -63,6 +110,7 @@ class ShareScenario(Scenario):
         self._level = 0.0
         self._level_at = 0
         self._served: dict[str, int] = {}
+        self._asked: dict[str, int] = {}
         self._calm = False
         self._fair_from: int | None = None
         self._guests = True
@@ -71,42 +119,59 @@ class ShareScenario(Scenario):
         return {"target": self._boot}
 
     async def _boot(self, world: World) -> None:
-        resource = self.resource_class(world, "disk", make_policy(TENANTS))
-        resource.passed = []
+        policy = make_policy(TENANTS)
+        decider = self.decider_class(world, "disk", policy)
+        decider.passed = []
+        resource = CountingResource(world, decider, policy)
         await resource.start()
         self._resource, self._seen, self._guests = resource, 0, True
         # A new life's gate knows nothing of what the last one let through.
-        self._level = 0.0
+        self._level, self._asked = 0.0, {}
         for tenant in TENANTS:
             world.spawn(self._live(world, resource, tenant), f"tenant.{tenant}")
         world.spawn(self._change_tenants(world, resource), "policy")
 
-    async def _live(self, world: World, resource: ShareResource, tenant: str) -> None:
+    async def _live(self, world: World, resource: Resource, tenant: str) -> None:
         """Idle, a little busy, or backlogged, for a while each; backlogged once all is healed."""
         while True:
-            streams = STREAMS if self._calm else world.random.choice([0, 1, STREAMS])
+            streams = STREAMS if self._calm else world.random.choice([0, 1, 1, STREAMS])
+            trickle = streams == 1 and world.random.random() < 0.5
             mood_ns = world.random.randrange(MOOD_NS // 10, MOOD_NS)
             until = world.clock.now() + mood_ns
             for number in range(streams):
-                world.spawn(self._ask(world, resource, tenant, until), f"ask.{tenant}.{number}")
+                asking = self._ask(world, resource, tenant, until, trickle)
+                world.spawn(asking, f"ask.{tenant}.{number}")
             await world.clock.sleep(mood_ns)
 
-    async def _ask(self, world: World, resource: ShareResource, tenant: str, until: int) -> None:
+    async def _ask(self, world: World, resource: Resource, tenant: str, until: int, trickle: bool) -> None:
         while world.clock.now() < until:
-            amount = world.random.randrange(1, COST_MAX + 1)
-            try:
-                if world.random.random() < 0.1:
-                    resource.try_acquire(tenant, amount)
-                    await world.clock.sleep(PAUSE_NS)
-                else:
-                    await resource.acquire(tenant, amount, wait=world.random.choice([0.02, 5.0]))
-                    self._served[tenant] = self._served.get(tenant, 0) + amount
-            except Refused:
+            amount = world.random.randrange(1, 3 if trickle else COST_MAX + 1)
+            self._asked[tenant] = self._asked.get(tenant, 0) + amount
+            if world.random.random() < 0.1:
+                resource.try_acquire(tenant, amount)
                 await world.clock.sleep(PAUSE_NS)
-            except UsageError:
-                return  # the guest is not in the policy just now
+            else:
+                await self._acquire(world, resource, tenant, amount)
+            if trickle:
+                await world.clock.sleep(world.random.randrange(0, TRICKLE_NS))
 
-    async def _change_tenants(self, world: World, resource: ShareResource) -> None:
+    async def _acquire(self, world: World, resource: Resource, tenant: str, amount: int) -> None:
+        wait = 5.0 if self._calm else world.random.choice([0.0, 0.02, 5.0])
+        acquiring = resource.acquire(tenant, amount, wait=wait)
+        if world.random.random() < IMPATIENT:
+            task = world.spawn(_hold(acquiring), f"impatient.{tenant}")
+            await world.clock.sleep(world.random.randrange(0, PAUSE_NS))
+            task.cancel()
+            return
+        try:
+            async with acquiring as grant:
+                self._served[tenant] = self._served.get(tenant, 0) + amount
+                if world.random.random() < WASTEFUL:
+                    grant.settle(world.random.randrange(0, amount))
+        except Refused:
+            await world.clock.sleep(PAUSE_NS)
+
+    async def _change_tenants(self, world: World, resource: Resource) -> None:
         """The guest leaves the policy, with whatever it owes or is owed, and returns."""
         while True:
             await world.clock.sleep(world.random.randrange(0, 2 * SECOND_NS))
@@ -124,24 +189,28 @@ class ShareScenario(Scenario):
         if self._fair_from is not None and self.sim.now_ns >= self._fair_from:
             # Debts are paid by now: from here on each gets its part and no more.
             self._fair_from, self._served = None, {}
-        self._check_pace(resource)
-        book = resource.book
-        if book.number == self._seen:
+        decider = resource.decider
+        self._check_pace(decider)
+        ahead = decider.ahead.out
+        require(ahead <= AHEAD_MAX, f"{ahead} tokens are out ahead of use, at most {AHEAD_MAX} may be")
+        if decider.book.number == self._seen:
             return
-        self._seen = book.number
-        self._check_records(book)
-        self._check_handout(book)
+        self._seen = decider.book.number
+        self._check_records(decider.book)
+        self._check_handout(decider.book.handout)
+        self._check_demand(decider)
 
-    def _check_pace(self, resource: CountingResource) -> None:
-        """What was let through fits the capacity: a leaky bucket of the slack and one request."""
-        if not resource.passed:
+    def _check_pace(self, decider: CountingDecider) -> None:
+        """What was let through fits the capacity: a leaky bucket of the slack, what may be out ahead
+        and one request."""
+        if not decider.passed:
             return
         now = self.sim.node("target").clock.read()
         drained = (now - self._level_at) * CAPACITY / SECOND_NS
-        self._level = max(0.0, self._level - max(0.0, drained)) + sum(resource.passed)
+        self._level = max(0.0, self._level - max(0.0, drained)) + sum(decider.passed)
         self._level_at = now
-        resource.passed.clear()
-        bound = CAPACITY * SLACK_NS / SECOND_NS + 2 * COST_MAX
+        decider.passed.clear()
+        bound = CAPACITY * (SLACK_NS + PLACE_NS) / SECOND_NS + 2 * COST_MAX
         require(self._level <= bound, f"{self._level:.1f} tokens went at once, at most {bound:.1f} may")
 
     def _check_records(self, book: TargetBook) -> None:
@@ -153,8 +222,7 @@ class ShareScenario(Scenario):
             require(terms.borrow is None or record >= -terms.borrow, f"{tenant} owes {-record}")
             require(terms.lend is None or record <= terms.lend, f"{tenant} is owed {record}")
 
-    def _check_handout(self, book: TargetBook) -> None:
-        handout = book.handout
+    def _check_handout(self, handout: Handout) -> None:
         given = sum(line.final for line in handout.lines.values())
         require(given == handout.tokens, f"{given} tokens were handed out of {handout.tokens}")
         if handout.lines:
@@ -163,6 +231,14 @@ class ShareScenario(Scenario):
         for tenant, line in handout.lines.items():
             due = min(line.demand, (line.initial + 1) // 2)
             require(line.final >= due, f"{tenant} wants {line.demand}, is due {due} and gets {line.final}")
+
+    def _check_demand(self, decider: CountingDecider) -> None:
+        """A tenant wants what its callers asked for since the last handout and what waited then;
+        tokens taken ahead are no part of it."""
+        for tenant, line in decider.book.handout.lines.items():
+            asked = self._asked.get(tenant, 0)
+            require(line.demand <= asked, f"{tenant} counts as wanting {line.demand}, and asked for {asked}")
+        self._asked = dict(decider.waiting_tokens())
 
     def healed(self) -> None:
         self._calm = True
@@ -173,7 +249,8 @@ class ShareScenario(Scenario):
         """With everyone backlogged all debts are paid, and each gets its weight's part."""
         resource = self._resource
         assert resource is not None, "every node is up when a run is healed"
-        debts = {name: record for name, record in resource.book.records().items() if abs(record) > COST_MAX}
+        records = resource.decider.book.records()
+        debts = {name: record for name, record in records.items() if abs(record) > COST_MAX}
         require(not debts, f"not paid back after {self.settle_ns // SECOND_NS} s: {debts}")
         weights = sum(terms.weight for terms in TENANTS.values())
         total = sum(self._served.values())

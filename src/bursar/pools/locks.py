@@ -1,7 +1,5 @@
-"""One at a time: a baton that is passed on.
-
-An engine is used from threads that it did not start and knows nothing of. Its fast path needs no
-lock; what is left is done by whoever holds the baton.
+"""A lock for an engine, which is used from threads that it did not start and knows nothing of. Its
+fast path needs no lock; the rest is done by one thread at a time.
 """
 
 from __future__ import annotations
@@ -9,7 +7,7 @@ from __future__ import annotations
 from queue import SimpleQueue
 
 
-class Baton(SimpleQueue[object]):
+class QueueLock(SimpleQueue[object]):
     """A context that one thread at a time is in. It is not re-entrant.
 
     Entering takes the one thing that is in the queue, leaving puts one back (what `with` says of an
