@@ -82,6 +82,7 @@ class HttpServer:
             asyncio.LimitOverrunError,
         ) as error:
             logs.debug("http.cut", why=str(error) or type(error).__name__)
+            writer.transport.abort()  # what it did not read is not kept for it
         finally:
             self._open -= 1
             writer.close()
