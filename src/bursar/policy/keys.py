@@ -70,7 +70,7 @@ DAEMON = Record(
 ALERT = Record(
     {
         "url": Key(
-            Text('write an address, such as "https://example.com/bursar"', names.check_url, names.URL_PATTERN),
+            Text('write an address: "https://example.com/bursar"', names.check_url, names.URL_PATTERN),
             "where alerts are posted, as JSON",
             REQUIRED,
             "https://example.com/bursar",

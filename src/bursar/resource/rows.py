@@ -88,17 +88,16 @@ def _freeze_table(table: Mapping[str, Any]) -> Generator[None, None, dict[str, A
             row = table[name]
         except KeyError:
             continue
-        made[name] = (yield from _freeze(row)) if find_deep(type(row)) else row
+        deep = isinstance(row, msgspec.Struct) and find_deep(type(row))
+        made[name] = (yield from _freeze(row)) if deep else row
         if number % PORTION == 0:
             yield
     return made
 
 
 @cache
-def find_deep(struct: type) -> tuple[str, ...]:
+def find_deep(struct: type[msgspec.Struct]) -> tuple[str, ...]:
     """The fields of a struct in which there may be rows: those that are not plain numbers or texts."""
-    if not issubclass(struct, msgspec.Struct):
-        return ()
     hints = get_type_hints(struct)
     return tuple(field for field, hint in hints.items() if not set(get_args(hint) or (hint,)) <= PLAIN)
 

@@ -52,7 +52,7 @@ def _write(value: Any) -> Steps[Any]:
 def _write_table(table: Mapping[str, Any]) -> Steps[dict[str, Any]]:
     written = {}
     for number, (name, row) in enumerate(table.items(), start=1):
-        deep = isinstance(row, Mapping) or find_deep(type(row))
+        deep = isinstance(row, Mapping) or (isinstance(row, msgspec.Struct) and find_deep(type(row)))
         written[name] = (yield from _write(row)) if deep else msgspec.to_builtins(row)
         if number % PORTION == 0:
             yield

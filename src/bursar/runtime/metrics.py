@@ -4,7 +4,7 @@
     tenants: Annotated[Mapping[str, Tally], labelled("tenant")]
       granted: Annotated[int, counter("tokens granted")]         bursar_tenant_granted_total{...,tenant}
     part: what the resource's kind says                          bursar_rate_...
-    texts                                                        labels of bursar_policy_info, bursar_rate_info
+    texts, as labels of                                          bursar_policy_info, bursar_rate_info
 
 Names never hold what belongs in a label (tenants, servers, windows). Everything is made in steps, so
 that a scrape of very many tenants keeps nobody waiting (`slices`).
@@ -12,13 +12,16 @@ that a scrape of very many tenants keeps nobody waiting (`slices`).
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
+
+import msgspec
 
 from bursar.resource.statistics import Statistics
 from bursar.runtime.exposition import Exposition, write_label, write_labels
 from bursar.runtime.outlines import Column, Labelled, Outline, outline, scale
+from bursar.runtime.slices import Steps
 from bursar.runtime.tenant_labels import OTHER, OtherSum, TenantLabels
 
 ROWS = 50
@@ -62,7 +65,7 @@ class ResourceMetrics:
         self._own = TenantLabels(tenants_most)
         self._others: dict[Place, tuple[Outline, OtherSum]] = {}
 
-    def export(self, text: Exposition, statistics: Statistics) -> Iterator[None]:
+    def export(self, text: Exposition, statistics: Statistics) -> Steps[None]:
         """What the door and the kind count."""
         sizes: dict[str, float] = dict.fromkeys(_list_tenants(statistics.part), 0)
         for number, name in enumerate(statistics.tenants):
@@ -75,20 +78,22 @@ class ResourceMetrics:
         yield from self.export_struct(text, place, statistics, sizes)
 
     def export_struct(
-        self, text: Exposition, place: Place, struct: Any, sizes: Mapping[str, float]
-    ) -> Iterator[None]:
+        self, text: Exposition, place: Place, struct: msgspec.Struct, sizes: Mapping[str, float]
+    ) -> Steps[None]:
         """Any struct that declares what it is. `sizes` has its tenants: if there are too many, the
         largest have labels."""
         self._own.choose(sizes)
         yield
         yield from self._walk(text, place, struct)
 
-    def _walk(self, text: Exposition, place: Place, struct: Any) -> Iterator[None]:
+    def _walk(self, text: Exposition, place: Place, struct: msgspec.Struct) -> Steps[None]:
         shape = outline(type(struct))
         _export_rows(text, place, shape, [place.head], [shape.read(struct)])
         yield from self._walk_rest(text, place, shape, struct)
 
-    def _walk_rest(self, text: Exposition, place: Place, shape: Outline, struct: Any) -> Iterator[None]:
+    def _walk_rest(
+        self, text: Exposition, place: Place, shape: Outline, struct: msgspec.Struct
+    ) -> Steps[None]:
         """What is more than a number."""
         _export_texts(text, place, shape, struct)
         for found in shape.histograms:
@@ -108,11 +113,12 @@ class ResourceMetrics:
                 yield from self._walk_table(text, place.below(table.label), table.label, rows)
 
     def _walk_table(
-        self, text: Exposition, place: Place, label: str, table: Mapping[str, Any]
-    ) -> Iterator[None]:
+        self, text: Exposition, place: Place, label: str, table: Mapping[str, msgspec.Struct]
+    ) -> Steps[None]:
         names = list(table)
         for start in range(0, len(names), ROWS):
-            rows = [(name, row) for name in names[start : start + ROWS] if (row := table.get(name)) is not None]
+            chosen = names[start : start + ROWS]
+            rows = [(name, row) for name in chosen if (row := table.get(name)) is not None]
             if label in BOUNDED:
                 self._sum_others(place, [item for item in rows if not self._has_label(item[0])])
                 rows = [item for item in rows if self._has_label(item[0])]
@@ -126,8 +132,8 @@ class ResourceMetrics:
         return name in self._own or ("@" in name and name.rpartition("@")[0] in self._own)
 
     def _walk_rows(
-        self, text: Exposition, place: Place, label: str, rows: list[tuple[str, Any]]
-    ) -> Iterator[None]:
+        self, text: Exposition, place: Place, label: str, rows: list[tuple[str, msgspec.Struct]]
+    ) -> Steps[None]:
         shape = outline(type(rows[0][1]))
         places = [place.at(label, name) for name, _ in rows]
         _export_rows(text, place, shape, [one.head for one in places], [shape.read(row) for _, row in rows])
@@ -136,7 +142,7 @@ class ResourceMetrics:
                 yield from self._walk_rest(text, one, shape, row)
                 yield
 
-    def _sum_others(self, place: Place, rows: list[tuple[str, Any]]) -> None:
+    def _sum_others(self, place: Place, rows: list[tuple[str, msgspec.Struct]]) -> None:
         for name, row in rows:
             if place not in self._others:
                 shape = outline(type(row))
@@ -145,7 +151,7 @@ class ResourceMetrics:
             total.add(name, shape.read(row))
 
 
-def _list_tenants(part: Any) -> list[str]:
+def _list_tenants(part: msgspec.Struct | None) -> list[str]:
     """The tenants that a kind has figures of."""
     if part is None:
         return []
@@ -160,7 +166,7 @@ def _export_rows(
         text.add_column(f"{place.name}_{column.name}", column.sort, column.what, heads, values)
 
 
-def _export_texts(text: Exposition, place: Place, shape: Outline, struct: Any) -> None:
+def _export_texts(text: Exposition, place: Place, shape: Outline, struct: msgspec.Struct) -> None:
     labels = {field: getattr(struct, field) for field in shape.labels if field not in place.known}
     if labels:
         head = f"{{{place.labels},{write_labels(labels)}}}"

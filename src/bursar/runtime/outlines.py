@@ -17,8 +17,8 @@ from bursar.errors import UsageError
 
 Sort = Literal["counter", "gauge"]
 
-SUFFIXES = {"_ns": ("seconds", 1e-9), "_us": ("seconds", 1e-6), "_ms": ("seconds", 1e-3), "_s": ("seconds", 1)}
-"""Units that a field's name may end in, as the base unit and what one of them is in it."""
+SUFFIXES = {"_ns": 1e-9, "_us": 1e-6, "_ms": 1e-3, "_s": 1}
+"""Units that a field's name may end in, in seconds."""
 
 
 class Column(msgspec.Struct, frozen=True):
@@ -59,7 +59,7 @@ class Outline(msgspec.Struct, frozen=True):
 
 
 @cache
-def outline(struct: type) -> Outline:
+def outline(struct: type[msgspec.Struct]) -> Outline:
     """Raises UsageError for a field that does not say what it is: then no metric could be made of it."""
     columns: list[Column] = []
     labels: list[str] = []
@@ -114,9 +114,9 @@ def _make_column(field: str, meta: msgspec.Meta | None) -> Column:
 def _name(field: str, unit: str) -> tuple[str, float | None]:
     """The metric's name without what stands before it, and what its values are multiplied by."""
     scale: float | None = None
-    for suffix, (base, factor) in SUFFIXES.items():
+    for suffix, factor in SUFFIXES.items():
         if field.endswith(suffix):
-            field, unit, scale = field.removesuffix(suffix), unit or base, factor
+            field, unit, scale = field.removesuffix(suffix), "seconds", factor
             break
     if unit and field != unit and not field.endswith(f"_{unit}"):
         field = f"{field}_{unit}"
@@ -124,7 +124,7 @@ def _name(field: str, unit: str) -> tuple[str, float | None]:
 
 
 def _find_inner(field: str, hint: Any) -> Column | None:
-    """For a mapping of numbers, which say themselves what they are: Mapping[str, Annotated[int, counter(...)]]."""
+    """For a mapping of numbers, each of which says what it is: Mapping[str, Annotated[int, counter(...)]]."""
     mapping = get_args(hint)[0]
     inner = get_args(mapping)[-1] if get_args(mapping) else None
     meta = _find_meta(inner)

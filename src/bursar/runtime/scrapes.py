@@ -20,29 +20,27 @@ Describe = Callable[[Exposition], None]
 class Scrapes:
     """Makes answers, one at a time: whoever asks meanwhile is given the one being made."""
 
-    def __init__(self, resources: Mapping[str, Resource], tenants_most: int, describe: Describe) -> None:
-        """`describe` adds what is counted beside the resources."""
-        self._resources = resources
+    def __init__(self, tenants_most: int) -> None:
         self._tenants_most = tenants_most
-        self._describe = describe
         self._metrics: dict[str, ResourceMetrics] = {}
         self._making: asyncio.Task[Answer] | None = None
 
-    async def answer(self) -> Answer:
+    async def answer(self, resources: Mapping[str, Resource], describe: Describe) -> Answer:
+        """`describe` adds what is counted beside the resources."""
         if self._making is None or self._making.done():
-            self._making = asyncio.get_running_loop().create_task(self._make())
+            self._making = asyncio.get_running_loop().create_task(self._make(resources, describe))
         return await asyncio.shield(self._making)
 
     def close(self) -> None:
         if self._making is not None:
             self._making.cancel()
 
-    async def _make(self) -> Answer:
+    async def _make(self, resources: Mapping[str, Resource], describe: Describe) -> Answer:
         text = Exposition()
         add_build(text)
-        self._describe(text)
-        self._metrics = {name: found for name, found in self._metrics.items() if name in self._resources}
-        for name, resource in list(self._resources.items()):
+        describe(text)
+        self._metrics = {name: found for name, found in self._metrics.items() if name in resources}
+        for name, resource in list(resources.items()):
             metrics = self._metrics.setdefault(name, ResourceMetrics(self._tenants_most))
             await run_in_slices(metrics.export(text, await resource.statistics()))
         return await run_in_slices(write_answer(text))

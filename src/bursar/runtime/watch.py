@@ -62,7 +62,8 @@ class Watch:
             try:
                 self._listen(name, resource)
                 figures = await run_in_slices(flatten(await resource.statistics()))
-                for alert in (*find_conditions(name, resource.kind, figures), *self._find_risen(name, figures)):
+                conditions = find_conditions(name, resource.kind, figures)
+                for alert in (*conditions, *self._find_risen(name, figures)):
                     if alert.name:
                         self._add(alert)
             except Exception as error:  # noqa: BLE001  what cannot be watched is granted all the same
