@@ -186,7 +186,9 @@ def test_alerts_go_in_clear_only_where_the_policy_says_so() -> None:
     assert alert is not None and alert.allow_http
 
 
-@pytest.mark.parametrize("url", ["ftp://a/b", "https://", "https://me:secret@a/", "https://a b/", "https://a:99999/"])
+@pytest.mark.parametrize(
+    "url", ["ftp://a/b", "https://", "https://me:secret@a/", "https://a b/", "https://a:99999/"]
+)
 def test_an_address_for_alerts_is_one(url: str) -> None:
     with pytest.raises(PolicyError, match=r"alert\.url"):
         parse(f'alert.url = "{url}"\nresource.x.kind = "claim"')

@@ -3,18 +3,46 @@
 from __future__ import annotations
 
 import subprocess
+from collections.abc import Mapping
 from typing import Annotated, Any
 
 import msgspec
 import pytest
 
 from bursar.errors import UsageError
-from bursar.resource.statistics import Statistics, Tally, WaitCounter, Waited, counter, gauge, histogram
+from bursar.resource.statistics import (
+    Statistics,
+    Tally,
+    WaitCounter,
+    Waited,
+    counter,
+    gauge,
+    histogram,
+    labelled,
+)
 from bursar.runtime.exposition import Exposition
 from bursar.runtime.metrics import ROWS, Place, ResourceMetrics
 from bursar.runtime.outlines import outline
 
 from .watched import Figures, PlaceFigures, ServerFigures, TenantFigures, rows
+
+
+class Inner(msgspec.Struct):
+    wait_ms: Annotated[float, gauge("how long")]
+
+
+class Outer(msgspec.Struct):
+    rounds_total: Annotated[int, counter("rounds")]
+    inner: Inner
+    waited: Annotated[Waited, histogram("waits", "seconds")]
+
+
+class Account(msgspec.Struct):
+    spent: Annotated[int, gauge("spent")]
+
+
+class Whole(msgspec.Struct):
+    whole: Annotated[Mapping[str, Account], labelled("account")]
 
 
 def make_statistics(tenants: dict[str, Tally] | None = None, part: Any = None, **changes: Any) -> Statistics:
@@ -98,7 +126,7 @@ def test_what_the_kind_says_is_named_after_it_in_base_units() -> None:
         f'bursar_rate_server_tenant_used_total{{{both},server="a",tenant="acme"}} 4',
     ):
         assert line in lines
-    assert not any('limit' in line and "globex" in line for line in lines), "none is no number"
+    assert not any("limit" in line and "globex" in line for line in lines), "none is no number"
     assert not any("problem" in line for line in lines)
 
 
@@ -158,14 +186,6 @@ def test_a_field_that_does_not_say_what_it_is_is_a_mistake() -> None:
 
 
 def test_any_struct_can_be_exported() -> None:
-    class Inner(msgspec.Struct):
-        wait_ms: Annotated[float, gauge("how long")]
-
-    class Outer(msgspec.Struct):
-        rounds_total: Annotated[int, counter("rounds")]
-        inner: Inner
-        waited: Annotated[Waited, histogram("waits", "seconds")]
-
     text = Exposition()
     place = Place.top("bursar_envoy", "bursar_envoy_info", {"resource": "cache"})
     for _ in ResourceMetrics(10).export_struct(text, place, Outer(3, Inner(5.0), Waited()), {}):
@@ -234,17 +254,6 @@ def test_a_tenant_called_other_is_part_of_the_sum() -> None:
 
 
 def test_accounts_are_as_many_as_the_tenants_that_have_labels() -> None:
-    class Account(msgspec.Struct):
-        spent: Annotated[int, gauge("spent")]
-
-    from collections.abc import Mapping
-
-    from bursar.resource.statistics import labelled
-
-    class Whole(msgspec.Struct):
-        whole: Annotated[Mapping[str, Account], labelled("account")]
-
-    Whole.__annotations__["whole"] = Annotated[Mapping[str, Account], labelled("account")]
     tenants = {"a": Tally(granted=9), "me@home": Tally(granted=8), "c": Tally(granted=1)}
     accounts = {"a@2026-11": Account(1), "me@home": Account(2), "c@2026-11": Account(4), "d": Account(8)}
     text = export(make_statistics(tenants, Whole(accounts), kind="quota"), tenants_most=2)

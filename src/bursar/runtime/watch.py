@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterable, Mapping
-from typing import Protocol, cast
 
 from bursar.resource.alerts import Alert
 from bursar.resource.door import Resource
@@ -31,16 +30,6 @@ RISING = {
     ),
 }
 """Counters of a tenant that should stand still: the event, what is said, and the remedy."""
-
-
-class Budgets(Protocol):
-    """What the kind quota offers beyond a Decider: it calls with an account and a percentage."""
-
-    def on_warning(self, taker: WarningTaker) -> None: ...
-
-
-class WarningTaker(Protocol):
-    def __call__(self, account: str, percent: int, /) -> None: ...
 
 
 class Watch:
@@ -95,7 +84,7 @@ class Watch:
 
     def _listen(self, name: str, resource: Resource) -> None:
         """Hear of budgets, once for each resource that is opened."""
-        if resource.kind != "quota" or self._heard.get(name) is resource:
+        if self._heard.get(name) is resource:
             return
         self._heard[name] = resource
 
@@ -104,7 +93,7 @@ class Watch:
             tenant = account if account in known else account.rpartition("@")[0]
             self._add(_make_budget_alert(name, tenant, account, percent))
 
-        cast(Budgets, resource.decider).on_warning(take)
+        resource.decider.on_warning(take)
 
 
 def _make_budget_alert(name: str, tenant: str, account: str, percent: int) -> Alert:
