@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 from urllib.request import Request, urlopen
 
+import msgspec
 import pytest
 
 import bursar
@@ -187,10 +188,11 @@ def test_the_api_says_what_the_daemon_says(daemon: str, dashboard: str) -> None:
     cache, disk = asyncio.run(ask())
     said = fetch(f"{dashboard}/api/statistics")["statistics"]
     # Nobody asks any more, so what was counted stands still.
-    assert said["cache"]["tenants"] == cache["tenants"]
-    assert cache["tenants"]["acme"]["granted"] == 210 and cache["tenants"]["acme"]["refused"] == 0
-    for tenant, row in disk["tenants"].items():
-        assert said["disk"]["tenants"][tenant]["granted"] == row["granted"]
+    for tenant, tally in cache.tenants.items():
+        assert msgspec.to_builtins(tally).items() <= said["cache"]["tenants"][tenant].items()
+    assert cache.tenants["acme"].granted == 210
+    for tenant, tally in disk.tenants.items():
+        assert said["disk"]["tenants"][tenant]["granted"] == tally.granted
 
 
 def test_a_wrong_figure_is_noticed(tab: Tab, daemon: str) -> None:

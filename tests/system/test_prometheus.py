@@ -94,7 +94,7 @@ def test_prometheus_scrapes_a_daemon_with_more_tenants_than_labels(tmp_path: Pat
             wait_for(prometheus, "count(bursar_tenant_granted_total)", 151)
             (info,) = ask(prometheus, "bursar_policy_info")
             assert (info["metric"]["resource"], info["metric"]["kind"]) == ("llm", "quota")
-            waits = 'histogram_quantile(0.5, sum by (le) (bursar_waited_seconds_bucket))'
+            waits = "histogram_quantile(0.5, sum by (le) (bursar_waited_seconds_bucket))"
             assert float(ask(prometheus, waits)[0]["value"][1]) < 5
 
 

@@ -35,6 +35,7 @@ def flatten(statistics: Statistics) -> Steps[Figures]:
         tenants[name] = {**tenants[name], **row}
         if number % PORTION == 0:
             yield
+    del door["part"]
     return {**door, **part, "tenants": tenants}
 
 
