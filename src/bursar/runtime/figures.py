@@ -47,7 +47,8 @@ def _write(value: Any) -> Steps[Any]:
         for field in value.__struct_fields__:
             fields[field] = yield from _write(getattr(value, field))
         return fields
-    return msgspec.to_builtins(value)
+    written = msgspec.to_builtins(value)
+    return list(written) if isinstance(written, tuple) else written  # as it comes from a daemon
 
 
 def _write_table(table: Mapping[str, Any]) -> Steps[dict[str, Any]]:
