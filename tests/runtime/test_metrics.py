@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
 from collections.abc import Mapping
 from typing import Annotated, Any
 
@@ -24,6 +23,7 @@ from bursar.runtime.exposition import Exposition
 from bursar.runtime.metrics import ROWS, Place, ResourceMetrics
 from bursar.runtime.outlines import outline
 
+from .promtool import check_with_promtool
 from .watched import Figures, PlaceFigures, ServerFigures, TenantFigures, rows
 
 
@@ -76,11 +76,6 @@ def read(text: str, name: str) -> dict[str, float]:
     """The samples of a metric by the value of their last label."""
     lines = [line for line in text.splitlines() if line.startswith(f"{name}{{")]
     return {line.rpartition('="')[2].partition('"')[0]: float(line.rpartition(" ")[2]) for line in lines}
-
-
-def check_with_promtool(text: str) -> None:
-    done = subprocess.run(["promtool", "check", "metrics"], input=text, text=True, capture_output=True)
-    assert (done.returncode, done.stderr) == (0, ""), done.stderr
 
 
 def test_what_the_door_counts_is_named_and_labelled() -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +14,7 @@ from bursar.policy.values import DaemonPolicy, Policy
 from bursar.resource.door import Resource
 from bursar.runtime.daemon import Daemon
 from bursar.runtime.reports import Reports
-from bursar.runtime.scrapes import Scrapes
+from bursar.runtime.scrapes import ResourcesMetrics, Scrapes
 from bursar.runtime.slices import SLICE_S
 from bursar.runtime.world import LiveWorld, open_world
 
@@ -29,6 +29,11 @@ async def world() -> AsyncIterator[LiveWorld]:
     world = await open_world("node")
     yield world
     await world.close()
+
+
+def scrape(resources: Mapping[str, Resource], tenants_most: int = 10) -> Scrapes:
+    metrics = ResourcesMetrics(tenants_most)
+    return Scrapes(lambda text: metrics.export(text, resources))
 
 
 async def test_it_is_ready_while_every_resource_would_decide(
@@ -142,22 +147,22 @@ async def test_metrics_want_the_token_and_health_does_not(
 
 
 async def test_who_asks_while_an_answer_is_made_is_given_the_same(world: LiveWorld) -> None:
-    resource = open_watched(world)
-    made = Scrapes(10)
-    answers = await asyncio.gather(*(made.answer({"cache": resource}, lambda text: None) for _ in range(5)))
+    made = scrape({"cache": open_watched(world)})
+    answers = await asyncio.gather(*(made.answer() for _ in range(5)))
     assert all(answer is answers[0] for answer in answers)
-    assert await made.answer({"cache": resource}, lambda text: None) is not answers[0]
+    assert await made.answer() is not answers[0]
 
 
 async def test_a_resource_that_comes_again_begins_anew(world: LiveWorld) -> None:
-    made = Scrapes(1)
-    first = open_watched(world, "a", "b")
-    await (await first.acquire("a", 5)).release()
-    await made.answer({"cache": first}, lambda text: None)
-    await made.answer({}, lambda text: None)
-    again = open_watched(world, "a", "b")
-    await (await again.acquire("b", 5)).release()
-    text = b"".join((await made.answer({"cache": again}, lambda text: None)).body).decode()
+    resources = {"cache": open_watched(world, "a", "b")}
+    made = scrape(resources, tenants_most=1)
+    await (await resources["cache"].acquire("a", 5)).release()
+    await made.answer()
+    resources.clear()
+    await made.answer()
+    resources["cache"] = open_watched(world, "a", "b")
+    await (await resources["cache"].acquire("b", 5)).release()
+    text = b"".join((await made.answer()).body).decode()
     assert 'tenant="b"} 5' in text and 'tenant="a"' not in text
 
 
@@ -185,7 +190,7 @@ async def test_grants_go_on_while_ten_thousand_tenants_are_scraped(
                 granted += 1
             await real_sleep(0)
 
-    scraping = asyncio.ensure_future(Scrapes(10_000).answer({"cache": resource}, lambda text: None))
+    scraping = asyncio.ensure_future(scrape({"cache": resource}, tenants_most=10_000).answer())
     await use()
     assert sum(map(len, scraping.result().body)) > 5_000_000
     assert slices > 10, f"of {SLICE_S} s each"

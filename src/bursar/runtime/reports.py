@@ -17,7 +17,7 @@ from bursar.runtime.exposition import Exposition
 from bursar.runtime.host import Host, read_token
 from bursar.runtime.http_server import Answer, HttpServer
 from bursar.runtime.routes import Address
-from bursar.runtime.scrapes import Scrapes
+from bursar.runtime.scrapes import ResourcesMetrics, Scrapes
 
 Describe = Callable[[Exposition], None]
 
@@ -32,8 +32,9 @@ class Reports:
         self._policy = policy
         self._host: Host | None = None
         self._describe: Describe | None = None
-        self._scrapes = Scrapes(settings.metrics_tenants)
-        routes = {"/live": self._say_live, "/ready": self._say_ready, "/metrics": self._say_metrics}
+        self._metrics = ResourcesMetrics(settings.metrics_tenants)
+        self._scrapes = Scrapes(self._export)
+        routes = {"/live": self._say_live, "/ready": self._say_ready, "/metrics": self._scrapes.answer}
         self._http = HttpServer(routes, token=token, guarded=("/metrics",))
 
     async def listen(self) -> Address | None:
@@ -61,20 +62,19 @@ class Reports:
         return [name for name, found in self._host.resources.items() if not found.decider.is_ready()]
 
     async def _say_live(self) -> Answer:
-        return _write(200, {"live": True, "name": self._policy.daemon.name})
+        return write_json(200, {"live": True, "name": self._policy.daemon.name})
 
     async def _say_ready(self) -> Answer:
         waiting = self.find_not_ready()
-        return _write(503 if waiting else 200, {"ready": not waiting, "not_ready": waiting})
+        return write_json(503 if waiting else 200, {"ready": not waiting, "not_ready": waiting})
 
-    async def _say_metrics(self) -> Answer:
-        return await self._scrapes.answer(self._host.resources if self._host else {}, self._add)
-
-    def _add(self, text: Exposition) -> None:
+    async def _export(self, text: Exposition) -> None:
         text.add("bursar_up", "gauge", "whether the daemon takes requests", {}, self.is_up)
         if self._describe is not None:
             self._describe(text)
+        if self._host is not None:
+            await self._metrics.export(text, self._host.resources)
 
 
-def _write(status: int, fields: dict[str, Any]) -> Answer:
+def write_json(status: int, fields: dict[str, Any]) -> Answer:
     return Answer(status, "application/json", [msgspec.json.encode(fields) + b"\n"])

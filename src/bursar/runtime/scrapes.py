@@ -1,10 +1,10 @@
-"""What a scrape of `/metrics` answers: the node's own figures, and those of each resource."""
+"""What a scrape of `/metrics` answers."""
 
 from __future__ import annotations
 
 import asyncio
 import platform
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from functools import cache
 from importlib.metadata import version
 
@@ -14,48 +14,55 @@ from bursar.runtime.http_server import Answer
 from bursar.runtime.metrics import ResourceMetrics
 from bursar.runtime.slices import Steps, run_in_slices
 
-Describe = Callable[[Exposition], None]
+Export = Callable[[Exposition], Awaitable[None]]
 
 
 class Scrapes:
-    """Makes answers, one at a time: whoever asks meanwhile is given the one being made."""
+    """Makes answers of what `export` adds, one at a time: whoever asks meanwhile is given the one
+    being made."""
 
-    def __init__(self, tenants_most: int) -> None:
-        self._tenants_most = tenants_most
-        self._metrics: dict[str, ResourceMetrics] = {}
+    def __init__(self, export: Export) -> None:
+        self._export = export
         self._making: asyncio.Task[Answer] | None = None
 
-    async def answer(self, resources: Mapping[str, Resource], describe: Describe) -> Answer:
-        """`describe` adds what is counted beside the resources."""
+    async def answer(self) -> Answer:
         if self._making is None or self._making.done():
-            self._making = asyncio.get_running_loop().create_task(self._make(resources, describe))
+            self._making = asyncio.get_running_loop().create_task(self._make())
         return await asyncio.shield(self._making)
 
     def close(self) -> None:
         if self._making is not None:
             self._making.cancel()
 
-    async def _make(self, resources: Mapping[str, Resource], describe: Describe) -> Answer:
+    async def _make(self) -> Answer:
         text = Exposition()
-        add_build(text)
-        describe(text)
+        text.add("bursar_build_info", "gauge", "always 1: what runs is in its labels", _find_build(), 1)
+        await self._export(text)
+        return await run_in_slices(_write(text))
+
+
+class ResourcesMetrics:
+    """The metrics of all resources, scrape by scrape."""
+
+    def __init__(self, tenants_most: int) -> None:
+        self._tenants_most = tenants_most
+        self._metrics: dict[str, ResourceMetrics] = {}
+
+    def of(self, name: str) -> ResourceMetrics:
+        return self._metrics.setdefault(name, ResourceMetrics(self._tenants_most))
+
+    async def export(self, text: Exposition, resources: Mapping[str, Resource]) -> None:
         self._metrics = {name: found for name, found in self._metrics.items() if name in resources}
         for name, resource in list(resources.items()):
-            metrics = self._metrics.setdefault(name, ResourceMetrics(self._tenants_most))
-            await run_in_slices(metrics.export(text, await resource.statistics()))
-        return await run_in_slices(write_answer(text))
+            await run_in_slices(self.of(name).export(text, await resource.statistics()))
 
 
-def write_answer(text: Exposition) -> Steps[Answer]:
+def _write(text: Exposition) -> Steps[Answer]:
     pieces = []
     for piece in text.write():
         pieces.append(piece)
         yield
     return Answer(200, CONTENT_TYPE, pieces)
-
-
-def add_build(text: Exposition) -> None:
-    text.add("bursar_build_info", "gauge", "always 1: what runs is in its labels", _find_build(), 1)
 
 
 @cache
