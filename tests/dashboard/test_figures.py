@@ -42,7 +42,7 @@ def make_statistics(part: Any) -> Statistics:
 
 def test_what_the_door_counted_and_what_the_kind_says_stand_side_by_side() -> None:
     part = Figures(
-        tenants={"acme": TenantFigures(limit=9), "new": TenantFigures()},
+        tenants={"acme": TenantFigures(limit=9, granted=77), "new": TenantFigures()},
         servers={"a": ServerFigures(tenants={"acme": PlaceFigures(used=4)})},
     )
     near = make_statistics(part)

@@ -30,6 +30,7 @@ class TenantFigures(msgspec.Struct, frozen=True, kw_only=True):
     limit: Annotated[int | None, gauge("its limit")] = None
     shortfall: Annotated[int, gauge("reserved tokens that fit nowhere")] = 0
     served: Annotated[int, counter("tokens served")] = 0
+    granted: Annotated[int, gauge("a name that the door has too")] = 0
     lasts_s: Annotated[float, gauge("how long the rest lasts", "seconds")] = 0.0
 
 

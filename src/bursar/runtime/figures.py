@@ -1,6 +1,7 @@
 """A resource's statistics as plain figures: what the dashboard shows, and what is watched.
 
-What the door counted and what the kind says stand side by side, also for each tenant:
+What the door counted and what the kind says stand side by side, also for each tenant (whose counts are
+the door's, should a kind have a figure of the same name):
 
     Statistics(waiting=3, tenants={"acme": Tally(granted=5)}, part=RateStatistics(leader=True, tenants=...))
     {"waiting": 3, "leader": True, "tenants": {"acme": {"granted": 5, "reservation": 100}}}
@@ -32,7 +33,7 @@ def flatten(statistics: Statistics) -> Steps[Figures]:
     rows: Mapping[str, Any] = part.get("tenants", {})
     tenants = door["tenants"] | {name: {} for name in rows if name not in door["tenants"]}
     for number, (name, row) in enumerate(rows.items(), start=1):
-        tenants[name] = {**tenants[name], **row}
+        tenants[name] = {**row, **tenants[name]}
         if number % PORTION == 0:
             yield
     del door["part"]

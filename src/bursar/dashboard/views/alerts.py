@@ -19,12 +19,13 @@ class AlertsView:
     def __init__(self) -> None:
         self._place = ui.column().classes("w-full")
         self._shown: list[Alert] | None = None
-        with ui.card().classes("w-full"):
-            ui.label("Told lately").classes("card-title")
-            self._recent = Table("alerts/recent", RECENT, texts=True)
+        self._below = ui.column().classes("w-full")
+        self._recent: Table | None = None
 
     def refresh(self, sample: Sample, history: History) -> None:
-        self._recent.show([_write(alert) for alert in find_recent(sample.reading)])
+        told = find_recent(sample.reading)
+        if told:
+            self._show_recent(told)
         found = find_alerts(sample.reading)
         if found == self._shown:
             return
@@ -35,6 +36,13 @@ class AlertsView:
                 ui.label("Nothing to look at.").props("data-alert-none")
             for alert in found:
                 _show(alert)
+
+    def _show_recent(self, told: list[Alert]) -> None:
+        if self._recent is None:
+            with self._below, ui.card().classes("w-full"):
+                ui.label("Told lately").classes("card-title")
+                self._recent = Table("alerts/recent", RECENT, texts=True)
+        self._recent.show([_write(alert) for alert in told])
 
 
 def _write(alert: Alert) -> dict[str, str | int]:
