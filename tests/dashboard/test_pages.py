@@ -299,6 +299,39 @@ def test_a_daemon_that_dies_is_an_alert(tab: Tab, tmp_path: Path) -> None:
             tab.wait_for("document.querySelector('[data-alert=error]')?.innerText.includes('is silent')")
 
 
+BUDGET = """
+[daemon]
+listen = "127.0.0.1:{port}"
+metrics = "off"
+state = "{state}"
+[resource.llm]
+kind = "quota"
+[resource.llm.tenant]
+acme = {{ limit = 100 }}
+"""
+
+
+async def spend(url: str) -> None:
+    async with await bursar.connect(url) as b, b.resource("llm").acquire("acme", 85, wait=10):
+        pass
+
+
+def test_what_a_daemon_told_is_listed(tab: Tab, tmp_path: Path) -> None:
+    policy = tmp_path / "policy.toml"
+    port = find_free_port()
+    policy.write_text(BUDGET.format(port=port, state=tmp_path / "state"))
+    with run(MAIN, "serve", str(policy)) as served:
+        read_until(served.stderr, "daemon.ready")
+        url = f"bursar://127.0.0.1:{port}"
+        asyncio.run(spend(url))
+        read_until(served.stderr, "alert.budget")
+        with run(MAIN, "dashboard", url, "--port", "0") as shown:
+            page = open_page(tab, f"{read_until(shown.stdout, r'http://[0-9.:]+')}/alerts")
+    ((_, alert, resource, what, count),) = page["tables"]["alerts/recent"]
+    assert (alert, resource, count) == ("budget", "llm", "1")
+    assert what == "acme has used 80 % of its limit"
+
+
 def test_a_taken_port_is_the_users_to_change(daemon: str) -> None:
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
