@@ -2,7 +2,7 @@
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
-SERVERS := memcached redis-server zookeeper fio iproute2 iptables openssl chromium
+SERVERS := memcached redis-server zookeeper fio iproute2 iptables openssl chromium prometheus
 
 .PHONY: demo test check servers docs clean help
 
@@ -40,7 +40,7 @@ $(VENV)/pip.stamp:
 
 $(VENV)/demo.stamp: $(VENV)/pip.stamp pyproject.toml
 	@echo "setting up (once): the demo's packages into $(VENV)"
-	$(BIN)/python -m pip install -q -e '.[rates,shares,dashboard,metrics]'
+	$(BIN)/python -m pip install -q -e '.[rates,shares,dashboard]'
 	@touch $@
 
 $(VENV)/dev.stamp: $(VENV)/pip.stamp pyproject.toml

@@ -18,6 +18,8 @@ SERVERS = {
     "zookeeper": lambda: shutil.which("java") and ZOOKEEPER_JAR.exists(),
     "fio": lambda: shutil.which("fio"),
     "openssl": lambda: shutil.which("openssl"),
+    "prometheus": lambda: shutil.which("prometheus"),
+    "promtool": lambda: shutil.which("promtool"),
     "chromium": lambda: shutil.which("chromium"),
     "root": lambda: os.geteuid() == 0,
     "netns": lambda: os.geteuid() == 0 and shutil.which("ip") and shutil.which("iptables"),

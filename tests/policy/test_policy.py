@@ -163,6 +163,37 @@ def test_loopback_needs_no_tls(address: str) -> None:
     assert parse(f'daemon = {{ listen = "{address}" }}\nresource.x.kind = "claim"').daemon.listen == address
 
 
+def test_metrics_go_wherever_they_are_told_to() -> None:
+    settings = 'metrics = "0.0.0.0:9464", metrics_tenants = 5, metrics_token_file = "m.token"'
+    daemon = parse(f'daemon = {{ {settings} }}\nresource.x.kind = "claim"').daemon
+    assert daemon.metrics == "0.0.0.0:9464"
+    assert (daemon.metrics_tenants, daemon.metrics_token_file) == (5, "m.token")
+    assert parse('resource.x.kind = "claim"').daemon.metrics_tenants == 1000
+
+
+@pytest.mark.parametrize("url", ["https://example.com/a?b=c", "http://127.0.0.1:9/x", "http://[::1]/"])
+def test_alerts_go_out_encrypted_or_stay_on_this_machine(url: str) -> None:
+    alert = parse(f'alert.url = "{url}"\nresource.x.kind = "claim"').alert
+    assert alert is not None and alert.url == url
+    assert parse('resource.x.kind = "claim"').alert is None
+
+
+def test_alerts_go_in_clear_only_where_the_policy_says_so() -> None:
+    text = 'alert = { url = "http://example.com" }\nresource.x.kind = "claim"'
+    with pytest.raises(PolicyError, match="sent in clear"):
+        parse(text)
+    alert = parse(text.replace(" }", ", allow_http = true }")).alert
+    assert alert is not None and alert.allow_http
+
+
+@pytest.mark.parametrize(
+    "url", ["ftp://a/b", "https://", "https://me:secret@a/", "https://a b/", "https://a:99999/"]
+)
+def test_an_address_for_alerts_is_one(url: str) -> None:
+    with pytest.raises(PolicyError, match=r"alert\.url"):
+        parse(f'alert.url = "{url}"\nresource.x.kind = "claim"')
+
+
 def test_a_policy_does_not_change() -> None:
     policy = load(EXAMPLE)
     with pytest.raises(AttributeError):

@@ -11,7 +11,7 @@ import pytest
 
 from bursar.errors import PolicyError
 from bursar.policy import parse
-from bursar.policy.keys import DAEMON, POLICY
+from bursar.policy.keys import ALERT, DAEMON, POLICY
 from bursar.policy.kinds import RECORDS
 from bursar.policy.tables import Key, Named, Record, write_toml
 
@@ -23,7 +23,7 @@ SECTIONS = dict(re.findall(r"^## (.*?)\n(.*?)(?=^## |\Z)", PAGE, re.M | re.S))
 
 def test_every_example_is_a_policy() -> None:
     right = [text for text in EXAMPLES if text not in MISTAKEN]
-    assert len(right) == 7
+    assert len(right) == 8
     for text in right:
         parse(text)
 
@@ -39,6 +39,7 @@ def test_the_mistakes_are_reported_as_printed() -> None:
 def list_keys() -> Iterator[tuple[str, str, Key]]:
     yield from (("The whole file", name, key) for name, key in POLICY.keys.items())
     yield from (("The daemon", name, key) for name, key in DAEMON.keys.items())
+    yield from (("Alerts", name, key) for name, key in ALERT.keys.items())
     for kind, record in RECORDS.items():
         for name, key in record.keys.items():
             if name not in RECORDS["claim"].keys or name in ("paths", "dead_holder", "aging"):

@@ -8,6 +8,8 @@ import os
 import subprocess
 import sys
 import sysconfig
+import time
+import urllib.error
 import urllib.request
 import zipfile
 from collections.abc import Iterator
@@ -188,10 +190,22 @@ def test_every_kind_is_granted_in_a_program(installed: Installed) -> None:
 
 def test_every_kind_is_served_by_a_daemon(installed: Installed) -> None:
     with serve(installed) as ready:
-        with urllib.request.urlopen(f"http://{ready['metrics']}/health", timeout=TIMEOUT_S) as answer:
-            assert json.load(answer)["resources"] == KINDS
+        assert ready["resources"] == ",".join(KINDS)
+        wait_until_ready(f"http://{ready['metrics']}/ready")
         granted = installed.run("python", "-c", CLIENT, f"bursar://{ready['address']}").split()
         assert granted == ["api", "disk", "records", "llm"]
+
+
+def wait_until_ready(url: str) -> None:
+    deadline = time.monotonic() + TIMEOUT_S
+    while True:
+        try:
+            with urllib.request.urlopen(url, timeout=TIMEOUT_S):
+                return
+        except urllib.error.HTTPError as error:
+            waiting = error.read().decode()
+        assert time.monotonic() < deadline, waiting
+        time.sleep(0.1)
 
 
 @contextmanager

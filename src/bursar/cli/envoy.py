@@ -121,23 +121,12 @@ async def _serve_decisions(policy: Policy, listen: str) -> None:
 async def _serve(policy: Policy, settings: Settings, listen: str) -> None:
     import asyncio
     import signal
-    from collections.abc import Iterable
 
+    from bursar.integrations.envoy.reports import make_http_server
     from bursar.integrations.envoy.server import EnvoyServer
-    from bursar.runtime import metrics
 
     server = EnvoyServer(policy, settings)
-
-    def collect() -> Iterable[metrics.Sample]:
-        for name, fleet in server.fleets.items():
-            yield from metrics.flatten(fleet.statistics(), {"resource": name, "kind": "rate"})
-
-    http = metrics.HttpServer(
-        {
-            "/health": lambda: metrics.health_answer(True, {"domains": list(server.fleets)}),
-            "/metrics": lambda: metrics.metrics_answer(collect),
-        }
-    )
+    http = make_http_server(policy, server.fleets)
     await server.start(listen)
     if policy.daemon.metrics is not None:
         await http.listen(policy.daemon.metrics)

@@ -20,7 +20,6 @@ EXTRAS = {
         "throttled",
         "token_bucket",
     ),
-    "metrics": ("prometheus_client",),
     "rates": ("numba", "numpy"),
     "redis": ("redis",),
 }

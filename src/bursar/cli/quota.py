@@ -46,8 +46,8 @@ def show(
     """Show who holds what of a budget, where, and how long it lasts.
 
     The daemon asks every node. `missing` is the audit: units that are neither at a node nor on
-    their way must be 0; "unknown" means that not every node answered. Exits with 1 if units are
-    missing or the daemon cannot be reached.
+    their way must be 0; it is unknown (null in JSON) if not every node answered. Exits with 1 if
+    units are missing or the daemon cannot be reached.
 
     Example: bursar quota show --resource llm
     """
@@ -60,7 +60,7 @@ def show(
         typer.echo(json.dumps(found, indent=2))
     else:
         _print(found)
-    if any(total["missing"] not in (0, "unknown") for total in found["whole"].values()):
+    if any(total["missing"] for total in found["whole"].values()):
         raise typer.Exit(FAILED)
 
 
@@ -86,13 +86,15 @@ async def _wait_for_survey(b: Any, resource: str) -> Mapping[str, Any]:
     """The daemon begins a survey when it is asked for its statistics; take the one begun now."""
     import asyncio
 
-    found: Mapping[str, Any] = await b.statistics(resource)
+    from bursar.runtime.figures import read_figures
+
+    found = read_figures(await b.statistics(resource))
     wanted = found["surveys"] + 1
     for _ in range(int(SURVEY_S / POLL_S)):
         if found["surveys"] >= wanted:
             return found
         await asyncio.sleep(POLL_S)
-        found = await b.statistics(resource)
+        found = read_figures(await b.statistics(resource))
     raise BursarError(f"the survey of {resource} took longer than {SURVEY_S:g} s; try again")
 
 
@@ -101,8 +103,9 @@ def _print(found: Mapping[str, Any]) -> None:
 
     rows: list[dict[str, Any]] = []
     for account, total in found["whole"].items():
-        lasts = "" if total["lasts_s"] < 0 else f"{total['lasts_s']:.0f} s"
-        whole = {"in flight": total["in_flight"], "missing": total["missing"], "lasts": lasts}
+        lasts = "" if total["lasts_s"] is None else f"{total['lasts_s']:.0f} s"
+        missing = "unknown" if total["missing"] is None else total["missing"]
+        whole = {"in flight": total["in_flight"], "missing": missing, "lasts": lasts}
         rows.append(
             {
                 "account": account,
@@ -113,7 +116,7 @@ def _print(found: Mapping[str, Any]) -> None:
                 **whole,
             }
         )
-        for ledger, line in total["ledger"].items():
+        for ledger, line in total["ledgers"].items():
             parts = {field: line[field] for field in FIELDS}
             rows.append({"account": "", "ledger": ledger, **parts, "a second": round(line["rate"], 1)})
     if rows:

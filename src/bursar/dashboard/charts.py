@@ -19,8 +19,6 @@ INK = "#7b8494"
 FAINT = "rgba(128,136,150,0.25)"
 BLUE, GREEN, RED, AMBER, VIOLET = "#3b82f6", "#10b981", "#ef4444", "#f59e0b", "#8b5cf6"
 COLOURS = (BLUE, AMBER, GREEN, VIOLET, "#ec4899", RED, "#06b6d4", "#84cc16", "#a16207", "#64748b", "#f97316")
-UNBOUNDED = 2**60
-"""Above this an allowance means that there is no limit."""
 
 
 def _base(**options: Any) -> Options:
@@ -133,7 +131,7 @@ def read_tokens(servers: Mapping[str, Mapping[str, Any]], field: str) -> dict[st
     cells: dict[str, dict[str, int]] = {}
     for server, row in servers.items():
         cells[server] = {
-            tenant: figures.get("priority", 0) if figures[field] >= UNBOUNDED else figures[field]
+            tenant: figures.get("priority", 0) if figures[field] is None else figures[field]
             for tenant, figures in row.get("tenants", {}).items()
         }
     return cells

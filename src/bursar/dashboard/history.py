@@ -6,6 +6,7 @@ import itertools
 from collections import deque
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, replace
+from typing import Any
 
 from bursar.dashboard.source import Reading
 
@@ -83,7 +84,7 @@ class History:
         lines: dict[str, list[tuple[float, float]]] = {}
         for sample in self._samples:
             for tenant, row in _tenants(sample, resource).items():
-                if field in row:
+                if row.get(field) is not None:
                     lines.setdefault(tenant, []).append((round(sample.wall_s * 1000), row[field]))
         return lines
 
@@ -98,10 +99,9 @@ class History:
         return lines
 
 
-def tenants_of(statistics: Mapping[str, object]) -> Mapping[str, Mapping[str, int]]:
-    """The figures by tenant, under either of the names that kinds use."""
-    found = statistics.get("tenants") or statistics.get("tenant") or {}
-    assert isinstance(found, Mapping)
+def tenants_of(figures: Mapping[str, Any]) -> Mapping[str, Mapping[str, Any]]:
+    """The figures by tenant."""
+    found: Mapping[str, Mapping[str, Any]] = figures.get("tenants", {})
     return found
 
 
@@ -125,12 +125,12 @@ def _thin(sample: Sample) -> Sample:
         name: {
             key: value
             for key, value in statistics.items()
-            if key in ("tenants", "tenant") or not isinstance(value, Mapping)
+            if key == "tenants" or not isinstance(value, Mapping | list)
         }
         for name, statistics in reading.statistics.items()
     }
     return replace(sample, reading=replace(reading, statistics=thin))
 
 
-def _tenants(sample: Sample, resource: str) -> Mapping[str, Mapping[str, int]]:
+def _tenants(sample: Sample, resource: str) -> Mapping[str, Mapping[str, Any]]:
     return tenants_of(sample.reading.statistics.get(resource, {}))

@@ -12,7 +12,7 @@ from fastapi import Request
 from nicegui import ui
 from nicegui.events import KeyEventArguments
 
-from bursar.dashboard.alerts import find_alerts
+from bursar.dashboard.alerts import find_alerts, find_recent
 from bursar.dashboard.history import History, Sample
 from bursar.dashboard.views.alerts import AlertsView
 from bursar.dashboard.views.claims import ClaimView
@@ -177,4 +177,5 @@ def describe(sample: Sample) -> dict[str, Any]:
         "statistics": dict(reading.statistics),
         "silent": dict(reading.silent),
         "alerts": msgspec.to_builtins(find_alerts(reading)),
+        "told": msgspec.to_builtins(find_recent(reading)),
     }

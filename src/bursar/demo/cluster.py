@@ -17,7 +17,8 @@ from bursar.demo.ports import find_free_port
 from bursar.errors import BursarError
 from bursar.policy import Policy, build
 from bursar.policy.values import ResourcePolicy
-from bursar.resource import Resource
+from bursar.resource.door import Resource
+from bursar.runtime.figures import read_figures
 from bursar.runtime.host import Host
 from bursar.runtime.kinds import MODULES
 
@@ -166,7 +167,10 @@ class Cluster:
 
     def tokens(self) -> dict[str, Mapping[str, Any]]:
         """What each living server has been given, by server and tenant."""
-        return {name: self.rate(name).statistics()["servers"][name]["tenants"] for name in self.servers}
+        return {
+            name: read_figures(self.rate(name).snapshot())["servers"][name]["tenants"]
+            for name in self.servers
+        }
 
     async def close(self) -> None:
         for host in reversed(list(self.hosts.values())):

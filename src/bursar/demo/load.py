@@ -24,7 +24,7 @@ from bursar.demo.cluster import (
     Cluster,
 )
 from bursar.errors import BursarError, Refused, Unknown
-from bursar.resource import Resource
+from bursar.resource.door import Resource
 
 TICK_S = 0.005
 CATCH_UP_S = 0.1

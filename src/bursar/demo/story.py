@@ -11,6 +11,7 @@ from typing import Any
 from bursar.demo.cluster import CLAIM, SERVERS, SHARE, SPENDERS, TENANTS, Cluster
 from bursar.demo.load import LENDER, Load
 from bursar.errors import Refused
+from bursar.runtime.figures import read_figures
 from bursar.units import read_rate
 
 SHORTEST_S = 10.0
@@ -122,7 +123,7 @@ class Story:
         self._say(f"{GUARANTEED} has {held.get(VICTIM, 0)} tokens on {VICTIM} in this period.")
 
     def _tokens_of(self, tenant: str) -> dict[str, int]:
-        return {name: int(rows[tenant]["allowance"]) for name, rows in self._cluster.tokens().items()}
+        return {name: int(rows[tenant]["allowance"] or 0) for name, rows in self._cluster.tokens().items()}
 
     async def _measure(self, chapter_s: float) -> dict[str, float]:
         return await self._count(self._load.served, list(TENANTS), chapter_s)
@@ -169,7 +170,7 @@ class Story:
     def _record(self) -> int:
         share = self._cluster.other(SHARE)
         assert share is not None, "asked before"
-        return int(share.statistics()["tenants"][LENDER]["record"])
+        return int(read_figures(share.snapshot())["tenants"][LENDER]["record"])
 
     async def _watch_others(self) -> None:
         """A budget running out, and the first operation done: told when it happens."""

@@ -13,6 +13,7 @@ from typing import Any
 
 from bursar.policy.values import (
     KINDS,
+    AlertPolicy,
     ClaimPolicy,
     ClaimTenant,
     DaemonPolicy,
@@ -36,6 +37,7 @@ from bursar.units import Rate
 
 __all__ = [
     "KINDS",
+    "AlertPolicy",
     "ClaimPolicy",
     "ClaimTenant",
     "DaemonPolicy",

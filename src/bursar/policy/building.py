@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 from bursar.policy.values import (
+    AlertPolicy,
     ClaimPolicy,
     ClaimTenant,
     DaemonPolicy,
@@ -117,13 +118,17 @@ BUILDERS: dict[str, Callable[[str, Values], ResourcePolicy]] = {
 
 
 def build_daemon(values: Values) -> DaemonPolicy:
-    plain = ("name", "listen", "metrics", "state", "token_file")
+    plain = ("name", "listen", "metrics", "metrics_tenants", "metrics_token_file", "state", "token_file")
     return DaemonPolicy(
         **{key: values[key] for key in plain},
         session_timeout_ns=values["session_timeout"],
         tls=Tls(**values["tls"]) if values["tls"] else None,
         peers=Table(values["peers"]),
     )
+
+
+def build_alert(values: Values | None) -> AlertPolicy | None:
+    return AlertPolicy(**values) if values is not None else None
 
 
 def _shared(values: Values) -> Values:

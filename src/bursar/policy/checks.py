@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from bursar.policy.names import check_nested_name, is_loopback
+from bursar.policy.names import check_nested_name, find_host, is_loopback
 from bursar.policy.shapes import Path, Place, is_read
 from bursar.units import Rate, write_duration
 
@@ -104,6 +104,17 @@ def check_daemon(daemon: Values, store: Any, place: Place) -> None:
                 'add tls = { cert = "node.crt", key = "node.key", ca = "ca.crt" }, or keep to 127.0.0.1',
             )
     _check_reach(store, peers, any(path[0] == "peers" for path in beyond), place)
+
+
+def check_alert(alert: Values, place: Place) -> None:
+    url = alert["url"]
+    if not is_read(url, alert["allow_http"]) or alert["allow_http"] or url.startswith("https:"):
+        return
+    if not is_loopback(find_host(url)):
+        place.at("url").complain(
+            f'"{url}" is beyond loopback, and not https: alerts would be sent in clear',
+            "write https://, or add allow_http = true if that is what you want",
+        )
 
 
 def _check_reach(store: Any, peers: Values, several_hosts: bool, place: Place) -> None:

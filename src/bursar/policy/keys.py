@@ -7,13 +7,14 @@ from typing import Any
 
 from bursar.policy import names
 from bursar.policy.kinds import MINUTE_NS, PLAIN, RECORDS
-from bursar.policy.shapes import INVALID, Auto, Choice, Place, Schema, Span, Text, describe
+from bursar.policy.shapes import INVALID, Auto, Choice, Flag, Place, Schema, Span, Text, Whole, describe
 from bursar.policy.tables import REQUIRED, Key, Named, Record
 from bursar.policy.values import KINDS
 from bursar.units import SECOND_NS
 
 PEERS_MAX = 1_000
 RESOURCES_MAX = 1_000
+METRICS_TENANTS_MAX = 1_000_000
 
 _ADDRESS = Text('write host:port, such as "127.0.0.1:7070"', names.check_address, names.ADDRESS_PATTERN)
 _FILE = Text("write the path of a file")
@@ -33,9 +34,15 @@ DAEMON = Record(
         "listen": Key(_ADDRESS, "where it listens for clients and peers", "127.0.0.1:7070"),
         "metrics": Key(
             Auto(_ADDRESS, word="off"),
-            'where it serves /metrics and /health; "off": nowhere',
+            'where it serves /metrics, /live and /ready; "off": nowhere',
             "127.0.0.1:9464",
         ),
+        "metrics_tenants": Key(
+            Whole(0, METRICS_TENANTS_MAX),
+            "how many tenants of a resource have a label of their own in /metrics; the rest are summed",
+            1000,
+        ),
+        "metrics_token_file": Key(_FILE, "a file with the token that /metrics wants, as a bearer"),
         "state": Key(Text("write the path of a directory"), "the directory of its journals", "bursar-state"),
         "session_timeout": Key(
             Span(SECOND_NS, MINUTE_NS), "after this silence the store counts it as gone", "10s"
@@ -57,6 +64,21 @@ DAEMON = Record(
         ),
     },
     "daemon table",
+)
+
+
+ALERT = Record(
+    {
+        "url": Key(
+            Text('write an address: "https://example.com/bursar"', names.check_url, names.URL_PATTERN),
+            "where alerts are posted, as JSON",
+            REQUIRED,
+            "https://example.com/bursar",
+        ),
+        "token_file": Key(_FILE, "a file with the token that is sent along, as a bearer"),
+        "allow_http": Key(Flag(), "true: post without TLS to another machine, too", False),
+    },
+    "alert table",
 )
 
 
@@ -105,6 +127,7 @@ POLICY = Record(
             "memory://",
         ),
         "daemon": Key(DAEMON, "how `bursar serve` runs", {}),
+        "alert": Key(ALERT, "whom it tells what someone should know; nobody if left out"),
         "resource": Key(
             Named(
                 Resource(),

@@ -16,6 +16,7 @@ STORE_PATTERN = r"^(memory://|sqlite:///.+|zookeeper://[^/]+(/.*)?)$"
 WORDS_PATTERN = r"^(shm://|rediss?://.+)$"
 BACKEND_PATTERN = r"^(memcached://.+|file:///.+)$"
 ADDRESS_PATTERN = r"^(\[[0-9A-Fa-f:.]+\]|[A-Za-z0-9.-]+):[0-9]{1,5}$"
+URL_PATTERN = r"^https?://(\[[0-9A-Fa-f:.]+\]|[A-Za-z0-9.-]+)(:[0-9]{1,5})?([/?][!-~]*)?$"
 
 NESTING_MAX = 8
 PORT_MAX = 65535
@@ -83,6 +84,21 @@ def check_address(address: str) -> str | None:
         return f'"{address[:40]}" is not a host and a port'
     port = int(address.rpartition(":")[2])
     return None if port <= PORT_MAX else f"{port} is not a port (0 to {PORT_MAX})"
+
+
+def check_url(url: str) -> str | None:
+    found = re.fullmatch(URL_PATTERN[1:-1], url)
+    if found is None:
+        return f'"{url[:40]}" is not the address of a page'
+    port = int((found[2] or ":0")[1:])
+    return None if port <= PORT_MAX else f"{port} is not a port (0 to {PORT_MAX})"
+
+
+def find_host(url: str) -> str:
+    """Where a page is: "host:port"."""
+    found = re.fullmatch(URL_PATTERN[1:-1], url)
+    assert found is not None, "it was checked"
+    return found[1] + (found[2] or ":443")
 
 
 def is_loopback(address: str) -> bool:

@@ -15,8 +15,8 @@ from pathlib import Path as FilePath
 from typing import Any
 
 from bursar.errors import PolicyError, Problem
-from bursar.policy.building import BUILDERS, build_daemon
-from bursar.policy.checks import CHECKS, check_daemon
+from bursar.policy.building import BUILDERS, build_alert, build_daemon
+from bursar.policy.checks import CHECKS, check_alert, check_daemon
 from bursar.policy.keys import POLICY
 from bursar.policy.outline import DEPTH_MAX, Lines, find_key, find_lines, find_too_deep
 from bursar.policy.shapes import Complaint, Path, Place, is_read
@@ -68,11 +68,17 @@ def _build(table: dict[str, Any], source: str, complaints: list[Complaint]) -> P
             CHECKS[raw["kind"]](raw, values, place.at("resource", name))
     if is_read(found["daemon"]):
         check_daemon(found["daemon"], found["store"], place.at("daemon"))
+    if is_read(found["alert"]):
+        check_alert(found["alert"], place.at("alert"))
     if complaints:
         return None
     built = {name: BUILDERS[raw["kind"]](name, values) for name, (raw, values) in resources.items()}
     return Policy(
-        store=found["store"], daemon=build_daemon(found["daemon"]), resources=Table(built), source=source
+        store=found["store"],
+        daemon=build_daemon(found["daemon"]),
+        alert=build_alert(found["alert"]),
+        resources=Table(built),
+        source=source,
     )
 
 

@@ -185,11 +185,14 @@ class Tls(Frozen, frozen=True, kw_only=True):
 
 
 class DaemonPolicy(Frozen, frozen=True, kw_only=True):
-    """How `bursar serve` runs. metrics None: no metrics are served."""
+    """How `bursar serve` runs. metrics None: no metrics are served; metrics_tenants: how many of a
+    resource's tenants have a label of their own there."""
 
     name: str = "bursar"
     listen: str = "127.0.0.1:7070"
     metrics: str | None = "127.0.0.1:9464"
+    metrics_tenants: int = 1000
+    metrics_token_file: str | None = None
     state: str = "bursar-state"
     session_timeout_ns: int = 10 * SECOND_NS
     tls: Tls | None = None
@@ -197,12 +200,21 @@ class DaemonPolicy(Frozen, frozen=True, kw_only=True):
     peers: Mapping[str, str] = Table()
 
 
+class AlertPolicy(Frozen, frozen=True, kw_only=True):
+    """Where alerts are posted. allow_http: also without TLS to another machine."""
+
+    url: str
+    token_file: str | None = None
+    allow_http: bool = False
+
+
 class Policy(Frozen, frozen=True, kw_only=True):
-    """A whole policy. `source` is where it was read, for messages."""
+    """A whole policy. `source` is where it was read, for messages; alert None: nothing is posted."""
 
     resources: Mapping[str, ResourcePolicy]
     store: str = "memory://"
     daemon: DaemonPolicy = DaemonPolicy()
+    alert: AlertPolicy | None = None
     source: str = "policy"
 
     def resource(self, name: str) -> ResourcePolicy:

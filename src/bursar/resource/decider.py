@@ -63,6 +63,10 @@ Verb = Callable[..., Awaitable[Any]]
 asked for over the wire too."""
 
 
+WarningTaker = Callable[[str, int], None]
+"""Told an account, and how many percent of its limit are used."""
+
+
 def _nothing() -> None: ...
 
 
@@ -152,6 +156,10 @@ class Decider(Protocol):
     def shadow_fence(self, ticket: Ticket) -> Mapping[str, int]:
         """Where `offers.names`: a fence for each name that no guard accepts."""
         return {}
+
+    def on_warning(self, taker: WarningTaker) -> None:
+        """Tell `taker` when so much of a budget is used, once for all nodes: for kinds with budgets."""
+        return
 
     def explain(self, tenant: str) -> Explanation | Awaitable[Explanation]: ...
 

@@ -6,12 +6,13 @@ nothing else. Otherwise it becomes a ticket, which the kind answers (`bursar.res
 
 from __future__ import annotations
 
-from collections import defaultdict
+from collections import defaultdict, deque
 from collections.abc import Awaitable, Sequence
 from typing import Any, Protocol
 
 from bursar.errors import Refused, UsageError
 from bursar.policy.values import ResourcePolicy, suggest
+from bursar.resource.alerts import ALERTS_KEPT, Alert
 from bursar.resource.asking import Asking
 from bursar.resource.checks import check_amount, check_name, check_wait
 from bursar.resource.deadlines import Deadlines
@@ -19,6 +20,7 @@ from bursar.resource.decider import Decider, Explanation
 from bursar.resource.grants import Acquisition, Grant
 from bursar.resource.hand import Hand
 from bursar.resource.lots import Issue
+from bursar.resource.rows import Rows, freeze, freeze_at_once
 from bursar.resource.statistics import Statistics, Tally
 from bursar.resource.tallies import TallyCounter
 from bursar.resource.tickets import Granted, Ticket
@@ -43,6 +45,7 @@ class Resource:
         self.kind = decider.kind
         self.decider = decider
         self.refunds = decider.offers.refunds
+        self.alerts: deque[Alert] = deque(maxlen=ALERTS_KEPT)
         self._now = world.clock.now
         self._tallies: defaultdict[str, TallyCounter] = defaultdict(TallyCounter)
         self._deadlines = Deadlines(world, f"{self.kind}.{self.name}.door")
@@ -294,11 +297,11 @@ class Resource:
         found = self.decider.statistics()
         if isinstance(found, Awaitable):
             found = await found
-        return found if isinstance(found, Statistics) else self._count(found)
+        return found if isinstance(found, Statistics) else await freeze(self._count(found))
 
     def snapshot(self) -> Statistics:
         """The same at once, for a resource of this process."""
-        return self._count(self.decider.statistics())
+        return freeze_at_once(self._count(self.decider.statistics()))
 
     def _count(self, part: Any) -> Statistics:
         assert self.policy is not None, "a resource of a daemon is asked for over the wire"
@@ -313,12 +316,13 @@ class Resource:
             tenants=self.tallies(),
             waited=self.asking.waited.read(),
             part=part,
+            alerts=tuple(self.alerts),
         )
 
-    def tallies(self) -> dict[str, Tally]:
+    def tallies(self) -> Rows[Tally]:
         """By tenant; those that the policy lists and those that asked."""
         names = dict.fromkeys([*(self.policy.tenants if self.policy else ()), *self._tallies])
-        return {name: self._tallies[name].read(self._lots.get(name)) for name in names}
+        return Rows(names, lambda name: self._tallies[name].read(self._lots.get(name)))
 
     def count_elsewhere(self, tenant: str, tokens: int, requests: int, refused: int, refusals: int) -> None:
         """What a holder elsewhere spent from its lot, and refused by itself."""

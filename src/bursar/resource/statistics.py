@@ -19,6 +19,8 @@ from typing import Annotated, Any
 
 import msgspec
 
+from bursar.resource.alerts import Alert
+
 
 def counter(what: str, unit: str = "") -> msgspec.Meta:
     """A number that only rises. `unit` is a base unit ("seconds", "bytes") where it has one."""
@@ -108,3 +110,4 @@ class Statistics(msgspec.Struct, frozen=True, kw_only=True):
     tenants: Annotated[Mapping[str, Tally], labelled("tenant")]
     waited: Annotated[Waited, histogram("how long requests waited", "seconds")]
     part: Any
+    alerts: Annotated[tuple[Alert, ...], listed("what was told lately, newest last")] = ()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 
 from bursar.errors import BursarError, Refused, Unknown
 from bursar.resource.lots import Lot
@@ -57,8 +57,17 @@ class TallyCounter:
 
     def read(self, lot: Lot | None) -> Tally:
         """The numbers now, with what was granted from the lot in hand."""
-        values = asdict(self)
-        if lot is not None:
-            values["granted"] += lot.spent
-            values["granted_requests"] += lot.requests
-        return Tally(**values)
+        spent, requests = (lot.spent, lot.requests) if lot is not None else (0, 0)
+        return Tally(
+            granted=self.granted + spent,
+            granted_requests=self.granted_requests + requests,
+            refused=self.refused,
+            refused_requests=self.refused_requests,
+            unknown=self.unknown,
+            unknown_requests=self.unknown_requests,
+            would_refuse=self.would_refuse,
+            would_refuse_requests=self.would_refuse_requests,
+            fallback=self.fallback,
+            fallback_requests=self.fallback_requests,
+            returned=self.returned,
+        )

@@ -7,17 +7,23 @@ resources take the change if their kind can; a file with problems is reported an
 from __future__ import annotations
 
 import asyncio
+import gc
 import signal
 from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from typing import Any
 
 from bursar.errors import PolicyError
 from bursar.policy import Policy, load
 from bursar.resource.desk import Desk
-from bursar.runtime import logs, metrics
+from bursar.runtime import logs
+from bursar.runtime.alerts import Alerts
+from bursar.runtime.exposition import Exposition
 from bursar.runtime.host import Host, read_token
+from bursar.runtime.reports import Reports
 from bursar.runtime.routes import Address
+from bursar.runtime.watch import Watch
+from bursar.runtime.webhook import Webhook
 
 CLOSE_TIMEOUT_S = 1.8
 
@@ -25,29 +31,44 @@ CLOSE_TIMEOUT_S = 1.8
 class Daemon:
     """One node that serves clients. `reload_from` is the policy file for SIGHUP."""
 
-    def __init__(self, host: Host, desk: Desk, reload_from: str | None) -> None:
+    def __init__(self, host: Host, desk: Desk, reports: Reports, reload_from: str | None) -> None:
         self.host = host
         self.desk = desk
         self.counts: Counter[str] = Counter()
         self.metrics_at: Address | None = None
+        self._reports = reports
         self._reload_from = reload_from
-        self._http = metrics.HttpServer({"/health": self._health, "/metrics": self._metrics})
+        self._webhook = open_webhook(host.policy)
+        self._alerts = Alerts(host.resources, self._webhook.put if self._webhook else None)
         self._stop = asyncio.Event()
         self._reload = asyncio.Event()
 
     @classmethod
     async def open(cls, policy: Policy, reload_from: str | None = None) -> Daemon:
+        """Raises BursarError; then nothing is left open. Whether it lives can be asked at once, before
+        its resources are open."""
         token = read_token(policy.daemon.token_file) if policy.daemon.token_file else None
-        host = await Host.open(policy, listen=policy.daemon.listen)
-        daemon = cls(host, Desk(host.world, host.resources, token=token), reload_from)
-        daemon.desk.start()
+        reports = Reports(policy)
+        metrics_at = await reports.listen()
+        host: Host | None = None
         try:
-            if policy.daemon.metrics is not None:
-                daemon.metrics_at = await daemon._http.listen(policy.daemon.metrics)
+            host = await Host.open(policy, listen=policy.daemon.listen)
+            daemon = cls(host, Desk(host.world, host.resources, token=token), reports, reload_from)
         except BaseException:
-            await host.close()
+            reports.close()
+            if host is not None:
+                await host.close()
             raise
+        daemon.metrics_at = metrics_at
+        daemon._start()
         return daemon
+
+    def _start(self) -> None:
+        self.desk.start()
+        self._reports.open(self.host, self._describe)
+        self.host.world.spawn(Watch(self.host.resources, self._alerts).run(), "watch")
+        if self._webhook is not None:
+            self.host.world.spawn(self._webhook.run(), "webhook")
 
     async def run(self) -> int:
         """Serve until stopped; the exit code: 0, or 1 if the node went down by itself."""
@@ -82,10 +103,11 @@ class Daemon:
         return 1 if failure.done() else 0
 
     def stop(self) -> None:
+        self._reports.stopping = True
         self._stop.set()
 
     async def close(self) -> None:
-        self._http.close()
+        self._reports.close()
         try:
             async with asyncio.timeout(CLOSE_TIMEOUT_S):
                 await self.host.close()
@@ -106,42 +128,48 @@ class Daemon:
         try:
             policy = load(self._reload_from)
         except PolicyError as error:
-            self.counts["reload_failed"] += 1
+            self.counts["refused"] += 1
             logs.warning("policy.kept", why=str(error), remedy="correct the file, then send SIGHUP again")
             return
         for name, what in (await self.host.apply(policy)).items():
             logs.info("policy.applied", resource=name, outcome=what)
-        self.counts["reloads"] += 1
+        self.counts["taken"] += 1
         logs.info("policy.reloaded", source=policy.source)
 
-    def _health(self) -> metrics.Answer:
-        world = self.host.world
-        fields = {
-            "name": world.name,
-            "incarnation": world.incarnation,
-            "resources": {name: resource.kind for name, resource in self.host.resources.items()},
-        }
-        return metrics.health_answer(world.node.alive and not self._stop.is_set(), fields)
-
-    def _metrics(self) -> metrics.Answer:
-        return metrics.metrics_answer(self._collect)
-
-    def _collect(self) -> Iterable[metrics.Sample]:
-        yield "bursar_grants_held_by_clients", {}, float(self.desk.held)
-        for prefix, counts in (
-            ("bursar_network", self.host.world.sockets.counts),
-            ("bursar_clients", self.desk.counts),
-            ("bursar_daemon", self.counts),
+    def _describe(self, text: Exposition) -> None:
+        """What the node counts beside its resources."""
+        network = self.host.world.sockets.counts
+        for name, what, counts in (
+            ("bursar_network_events_total", "what happened on its connections", network),
+            ("bursar_clients_events_total", "what its clients were answered", self.desk.counts),
+            ("bursar_policy_reloads_total", "policy files read again", self.counts),
+            ("bursar_webhook_alerts_total", "alerts posted", self._webhook.counts if self._webhook else {}),
         ):
-            for key, value in counts.items():
-                yield f"{prefix}_{key.replace('.', '_')}", {}, float(value)
-        for name, resource in self.host.resources.items():
-            yield from metrics.flatten(resource.statistics(), {"resource": name, "kind": resource.kind})
+            for event, count in counts.items():
+                text.add(name, "counter", what, {"event": event.replace(".", "_")}, count)
+        held = "grants that clients have not given back"
+        text.add("bursar_clients_grants", "gauge", held, {}, self.desk.held)
+        for (alert, resource), count in self._alerts.counts.items():
+            labels = {"alert": alert, "resource": resource}
+            text.add("bursar_alerts_total", "counter", "alerts told", labels, count)
+        dropped = "alerts not told, because there were very many"
+        text.add("bursar_alerts_dropped_total", "counter", dropped, {}, self._alerts.dropped)
+
+
+def open_webhook(policy: Policy) -> Webhook | None:
+    if policy.alert is None:
+        return None
+    token = read_token(policy.alert.token_file) if policy.alert.token_file else None
+    return Webhook(policy.alert, policy.daemon.name, token)
 
 
 async def serve(policy: Policy, reload_from: str | None = None) -> int:
     """Serve a policy until stopped; returns the exit code. Raises BursarError if it cannot start."""
     daemon = await Daemon.open(policy, reload_from)
+    # What was imported and read stays: going through it again in every full collection would take
+    # tens of milliseconds, in which nobody is granted anything.
+    gc.collect()
+    gc.freeze()
     world = daemon.host.world
     logs.info(
         "daemon.ready",

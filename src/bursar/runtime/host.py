@@ -88,7 +88,8 @@ class Host:
         for name, wanted in policy.resources.items():
             if self.policies.get(name) != wanted:
                 done[name] = await self._change(name, wanted)
-        if (policy.daemon, policy.store) != (self.policy.daemon, self.policy.store):
+        before = self.policy
+        if (policy.daemon, policy.store, policy.alert) != (before.daemon, before.store, before.alert):
             done["daemon"] = "changed in the file; restart to apply it"
         self.policy = policy
         return done

@@ -1,174 +1,188 @@
-"""/metrics and /health: a small HTTP server, bounded in size, time and number.
+"""Metrics from statistics: what a struct declares of itself becomes Prometheus text.
 
-`/health` is 200 while the node is up and 503 when it is going down. `/metrics` is Prometheus text:
-what every resource's `statistics()` says, and what the node counts. Numbers nested under "tenants"
-or "servers" (or "tenant", "server") become labels, other nesting joins names:
+    waiting: Annotated[int, gauge("requests that wait")]         bursar_waiting{resource,kind}
+    tenants: Annotated[Mapping[str, Tally], labelled("tenant")]
+      granted: Annotated[int, counter("tokens granted")]         bursar_tenant_granted_total{...,tenant}
+    part: what the resource's kind says                          bursar_rate_...
+    texts, as labels of                                          bursar_policy_info, bursar_rate_info
 
-    {"granted": 5, "tenants": {"acme": {"granted": 3}}}
-    bursar_granted{resource="cache",kind="rate"} 5
-    bursar_tenant_granted{resource="cache",kind="rate",tenant="acme"} 3
+Names never hold what belongs in a label (tenants, servers, windows). Everything is made in steps, so
+that a scrape of very many tenants keeps nobody waiting (`slices`).
 """
 
 from __future__ import annotations
 
-import asyncio
-import re
-from collections.abc import Callable, Iterable, Mapping
-from typing import TYPE_CHECKING, Any
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
 
 import msgspec
 
-from bursar.errors import NetworkError, UsageError
-from bursar.policy.names import is_loopback
-from bursar.runtime import logs
-from bursar.runtime.routes import Address
+from bursar.resource.statistics import Statistics
+from bursar.runtime.exposition import Exposition, write_label, write_labels
+from bursar.runtime.outlines import Column, Labelled, Outline, outline, scale
+from bursar.runtime.slices import Steps
+from bursar.runtime.tenant_labels import OTHER, OtherSum, TenantLabels
 
-if TYPE_CHECKING:
-    from prometheus_client.metrics_core import GaugeMetricFamily
+ROWS = 50
+"""Rows of a table in one step."""
 
-REQUEST_MAX_BYTES = 8 * 1024
-REQUEST_TIMEOUT_S = 5.0
-CONNECTIONS_MAX = 64
-NESTING_MAX = 6
-LABELS = {"tenants": "tenant", "tenant": "tenant", "servers": "server", "server": "server"}
-
-Answer = tuple[int, str, bytes]
-Sample = tuple[str, dict[str, str], float]
-REASONS = {
-    200: "OK",
-    400: "Bad Request",
-    404: "Not Found",
-    405: "Method Not Allowed",
-    500: "Internal Server Error",
-    501: "Not Implemented",
-    503: "Service Unavailable",
-}
+TENANT = "tenant"
+BOUNDED = (TENANT, "account")
+"""Labels with a value for each tenant (an account is a tenant's, in a window: "acme@2026-11")."""
 
 
-class HttpServer:
-    """Answers GET for a few paths; every connection is closed after one answer."""
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where in the statistics: what names begin with there, and the labels of all that is below."""
 
-    def __init__(self, routes: Mapping[str, Callable[[], Answer]]) -> None:
-        self._routes = routes
-        self._server: asyncio.Server | None = None
-        self._open = 0
+    name: str
+    info: str
+    labels: str
+    known: frozenset[str]
 
-    async def listen(self, address: str) -> Address:
-        """Only on loopback: what is served is not encrypted, and names tenants."""
-        wanted = Address.parse(address)
-        if not is_loopback(address):
-            raise UsageError(f"metrics are served on loopback only, not on {address}; put a proxy before it")
-        try:
-            self._server = await asyncio.start_server(
-                self._answer, wanted.host, wanted.port, limit=REQUEST_MAX_BYTES
-            )
-        except OSError as error:
-            raise NetworkError(
-                f"cannot serve metrics on {wanted}: {error.strerror or error}; "
-                "stop what listens there, or set another metrics under [daemon]"
-            ) from error
-        return Address(wanted.host, self._server.sockets[0].getsockname()[1])
+    @classmethod
+    def top(cls, name: str, info: str, labels: Mapping[str, str]) -> Place:
+        return cls(name, info, write_labels(labels), frozenset(labels))
 
-    async def _answer(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        self._open += 1
-        try:
-            if self._open <= CONNECTIONS_MAX:
-                async with asyncio.timeout(REQUEST_TIMEOUT_S):
-                    status, form, body = self._route(await reader.readuntil(b"\r\n\r\n"))
-                    writer.write(_head(status, form, len(body)) + body)
-                    await writer.drain()
-        except (
-            TimeoutError,
-            ConnectionError,
-            asyncio.IncompleteReadError,
-            asyncio.LimitOverrunError,
-        ) as error:
-            logs.debug("http.cut", why=str(error) or type(error).__name__)
-        except Exception as error:  # noqa: BLE001  a kind's faulty figures must not end the server
-            logs.failure("http.failed", error)
-            writer.write(_head(500, "text/plain", 0))
-        finally:
-            self._open -= 1
-            writer.close()
+    def below(self, name: str) -> Place:
+        name = f"{self.name}_{name}"
+        return Place(name, f"{name}_info", self.labels, self.known)
 
-    def _route(self, request: bytes) -> Answer:
-        method, _, rest = request.partition(b" ")
-        path = rest.partition(b" ")[0].partition(b"?")[0].decode("ascii", "replace")
-        if method not in (b"GET", b"HEAD"):
-            return 405, "text/plain", b"only GET is answered\n"
-        found = self._routes.get(path)
-        if found is None:
-            return 404, "text/plain", f"there is {', '.join(self._routes)}\n".encode()
-        status, form, body = found()
-        return status, form, b"" if method == b"HEAD" else body
+    def at(self, label: str, value: str) -> Place:
+        labels = f"{self.labels},{write_label(label, value)}"
+        return Place(self.name, self.info, labels, self.known | {label})
 
-    def close(self) -> None:
-        if self._server is not None:
-            self._server.close()
+    @property
+    def head(self) -> str:
+        return f"{{{self.labels}}}"
 
 
-def _head(status: int, form: str, size: int) -> bytes:
-    return (
-        f"HTTP/1.1 {status} {REASONS.get(status, '')}\r\nContent-Type: {form}\r\n"
-        f"Content-Length: {size}\r\nConnection: close\r\n\r\n"
-    ).encode()
+class ResourceMetrics:
+    """The metrics of one resource, scrape by scrape: it remembers which tenants have a label."""
+
+    def __init__(self, tenants_most: int) -> None:
+        self._own = TenantLabels(tenants_most)
+        self._others: dict[Place, tuple[Outline, OtherSum]] = {}
+
+    def export(self, text: Exposition, statistics: Statistics) -> Steps[None]:
+        """What the door and the kind count."""
+        sizes: dict[str, float] = dict.fromkeys(_list_tenants(statistics.part), 0)
+        for number, name in enumerate(statistics.tenants):
+            row = statistics.tenants.get(name)
+            sizes[name] = row.granted if row is not None else 0
+            if number % ROWS == 0:
+                yield
+        labels = {"resource": statistics.resource, "kind": statistics.kind}
+        place = Place.top("bursar", "bursar_policy_info", labels)
+        yield from self.export_struct(text, place, statistics, sizes)
+
+    def export_struct(
+        self, text: Exposition, place: Place, struct: msgspec.Struct, sizes: Mapping[str, float]
+    ) -> Steps[None]:
+        """Any struct that declares what it is. `sizes` has its tenants: if there are too many, the
+        largest have labels."""
+        self._own.choose(sizes)
+        yield
+        yield from self._walk(text, place, struct)
+
+    def _walk(self, text: Exposition, place: Place, struct: msgspec.Struct) -> Steps[None]:
+        shape = outline(type(struct))
+        _export_rows(text, place, shape, [place.head], [shape.read(struct)])
+        yield from self._walk_rest(text, place, shape, struct)
+
+    def _walk_rest(
+        self, text: Exposition, place: Place, shape: Outline, struct: msgspec.Struct
+    ) -> Steps[None]:
+        """What is more than a number."""
+        _export_texts(text, place, shape, struct)
+        for found in shape.histograms:
+            waited = getattr(struct, found.field)
+            name = f"{place.name}_{found.name}"
+            text.add_histogram(name, found.what, place.labels, waited.bounds_s, waited.counts, waited.sum_s)
+        for field in shape.nested:
+            part = getattr(struct, field)
+            if part is not None:
+                kind = struct.kind if isinstance(struct, Statistics) else field
+                yield from self._walk(text, place.below(kind), part)
+        for table in shape.tables:
+            rows = getattr(struct, table.field) or {}
+            if table.column is not None:
+                _export_numbers(text, place, table, table.column, rows)
+            else:
+                yield from self._walk_table(text, place.below(table.label), table.label, rows)
+
+    def _walk_table(
+        self, text: Exposition, place: Place, label: str, table: Mapping[str, msgspec.Struct]
+    ) -> Steps[None]:
+        names = list(table)
+        for start in range(0, len(names), ROWS):
+            chosen = names[start : start + ROWS]
+            rows = [(name, row) for name in chosen if (row := table.get(name)) is not None]
+            if label in BOUNDED:
+                self._sum_others(place, [item for item in rows if not self._has_label(item[0])])
+                rows = [item for item in rows if self._has_label(item[0])]
+            if rows:
+                yield from self._walk_rows(text, place, label, rows)
+            yield
+        if place in self._others:
+            _export_others(text, place.at(label, OTHER), *self._others[place])
+
+    def _has_label(self, name: str) -> bool:
+        return name in self._own or ("@" in name and name.rpartition("@")[0] in self._own)
+
+    def _walk_rows(
+        self, text: Exposition, place: Place, label: str, rows: list[tuple[str, msgspec.Struct]]
+    ) -> Steps[None]:
+        shape = outline(type(rows[0][1]))
+        places = [place.at(label, name) for name, _ in rows]
+        _export_rows(text, place, shape, [one.head for one in places], [shape.read(row) for _, row in rows])
+        if shape.labels or shape.histograms or shape.nested or shape.tables:
+            for one, (_, row) in zip(places, rows, strict=True):
+                yield from self._walk_rest(text, one, shape, row)
+                yield
+
+    def _sum_others(self, place: Place, rows: list[tuple[str, msgspec.Struct]]) -> None:
+        for name, row in rows:
+            if place not in self._others:
+                shape = outline(type(row))
+                self._others[place] = shape, OtherSum([column.sort == "counter" for column in shape.columns])
+            shape, total = self._others[place]
+            total.add(name, shape.read(row))
 
 
-def health_answer(up: bool, fields: Mapping[str, Any]) -> Answer:
-    body = msgspec.json.encode({"status": "up" if up else "down", **fields}) + b"\n"
-    return (200 if up else 503), "application/json", body
+def _list_tenants(part: msgspec.Struct | None) -> list[str]:
+    """The tenants that a kind has figures of."""
+    if part is None:
+        return []
+    tables = [table.field for table in outline(type(part)).tables if table.label == TENANT]
+    return [name for field in tables for name in getattr(part, field)]
 
 
-def flatten(statistics: Mapping[str, Any], labels: dict[str, str]) -> Iterable[Sample]:
-    """The numbers of a snapshot, with a name and labels each. Texts are not metrics."""
-    yield from _flatten(statistics, "bursar", labels, 0)
+def _export_rows(
+    text: Exposition, place: Place, shape: Outline, heads: list[str], rows: list[tuple[Any, ...]]
+) -> None:
+    for column, values in zip(shape.columns, zip(*rows, strict=True), strict=True):
+        text.add_column(f"{place.name}_{column.name}", column.sort, column.what, heads, values)
 
 
-def _flatten(values: Mapping[str, Any], name: str, labels: dict[str, str], depth: int) -> Iterable[Sample]:
-    for key, value in values.items():
-        label = LABELS.get(str(key))
-        if isinstance(value, Mapping) and depth < NESTING_MAX:
-            if label is None:
-                yield from _flatten(value, f"{name}_{_clean(key)}", labels, depth + 1)
-                continue
-            for item, nested in value.items():
-                inner = {**labels, label: str(item)}
-                if isinstance(nested, Mapping):
-                    yield from _flatten(nested, f"{name}_{label}", inner, depth + 1)
-                elif isinstance(nested, int | float):
-                    yield f"{name}_{label}", inner, float(nested)
-        elif isinstance(value, int | float):
-            yield f"{name}_{_clean(key)}", labels, float(value)
+def _export_texts(text: Exposition, place: Place, shape: Outline, struct: msgspec.Struct) -> None:
+    labels = {field: getattr(struct, field) for field in shape.labels if field not in place.known}
+    if labels:
+        head = f"{{{place.labels},{write_labels(labels)}}}"
+        text.add_column(place.info, "gauge", "always 1: what is said is in its labels", [head], [1])
 
 
-def _clean(key: object) -> str:
-    return re.sub(r"[^a-zA-Z0-9_]", "_", str(key))
+def _export_numbers(
+    text: Exposition, place: Place, table: Labelled, column: Column, values: Mapping[str, Any]
+) -> None:
+    heads = [place.at(table.label, name).head for name in values]
+    scaled = [scale(value, column.scale) for value in values.values()]
+    text.add_column(f"{place.name}_{column.name}", column.sort, column.what, heads, scaled)
 
 
-def metrics_answer(collect: Callable[[], Iterable[Sample]]) -> Answer:
-    """All samples as Prometheus text, through prometheus-client."""
-    try:
-        from prometheus_client import CollectorRegistry
-        from prometheus_client.exposition import CONTENT_TYPE_LATEST, generate_latest
-    except ModuleNotFoundError:
-        return 501, "text/plain", b"/metrics needs prometheus-client: pip install 'bursar[metrics]'\n"
-    registry = CollectorRegistry(auto_describe=False)
-    registry.register(_Collector(collect))
-    return 200, CONTENT_TYPE_LATEST, generate_latest(registry)
-
-
-class _Collector:
-    """Hands samples to prometheus-client; samples of one name may differ in their labels."""
-
-    def __init__(self, collect: Callable[[], Iterable[Sample]]) -> None:
-        self._collect = collect
-
-    def collect(self) -> Iterable[GaugeMetricFamily]:
-        from prometheus_client.metrics_core import GaugeMetricFamily
-
-        families: dict[str, GaugeMetricFamily] = {}
-        for name, labels, value in self._collect():
-            if name not in families:
-                families[name] = GaugeMetricFamily(name, f"{name} as bursar reports it")
-            families[name].add_sample(name, labels, value)
-        return families.values()
+def _export_others(text: Exposition, place: Place, shape: Outline, total: OtherSum) -> None:
+    sums = total.finish()
+    for column, value in zip(shape.columns, sums, strict=True) if sums is not None else ():
+        if column.adds_up:
+            text.add_column(f"{place.name}_{column.name}", column.sort, column.what, [place.head], [value])

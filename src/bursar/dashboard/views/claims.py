@@ -8,6 +8,9 @@ from bursar.dashboard.history import History, Sample
 from bursar.dashboard.views.parts import Facts, Table
 
 HOLDERS = {"names": "names", "tenant": "tenant", "id": "claim"}
+SHOWN = ("resource", "kind")
+"""Said in the heading."""
+
 QUEUE = {"names": "names", "tenant": "tenant", "why": "waits because", "id": "claim"}
 
 
@@ -24,7 +27,7 @@ class ClaimView:
 
     def refresh(self, sample: Sample, history: History) -> None:
         statistics = sample.reading.statistics[self._name]
-        facts = {key.replace("_", " "): value for key, value in statistics.items()}
+        facts = {key.replace("_", " "): value for key, value in statistics.items() if key not in SHOWN}
         self._facts.show(
             {key: value for key, value in facts.items() if isinstance(value, int | str) and value != ""}
         )

@@ -7,7 +7,7 @@ from typing import Any
 
 from nicegui import ui
 
-from bursar.dashboard.charts import UNBOUNDED, Options
+from bursar.dashboard.charts import Options
 
 ROWS_MAX = 200
 """Rows in one table; a policy may have 100,000 tenants, a page may not."""
@@ -86,7 +86,7 @@ def write(value: Any) -> str:
         case bool():
             return "yes" if value else "no"
         case int():
-            return "no limit" if value >= UNBOUNDED else f"{value:,}"
+            return f"{value:,}"
         case float():
             return f"{value:,.1f}"
         case _:

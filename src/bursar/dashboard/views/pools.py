@@ -22,7 +22,7 @@ COLUMNS = {
     "overreserving": "over-reserving",
 }
 TOTALS = {"capacity": "capacity", "issued": "issued so far", "used": "used in the period before"}
-THROUGH = ("granted", "would_refuse", "fallback")
+THROUGH = ("granted",)
 
 
 class PoolView:

@@ -34,7 +34,8 @@ HERE = {
     "granted": "granted",
     "refused": "refused",
     "unknown": "unknown",
-    "units": "units asked for",
+    "granted_requests": "requests granted",
+    "refused_requests": "requests refused",
 }
 
 
@@ -44,7 +45,7 @@ class QuotaView:
         self._facts = Facts()
         with ui.element("div").classes("two-columns"):
             self._accounts = Chart(f"{name}/accounts", "Where the units of each account are")
-            self._lines = Chart(f"{name}/lines", "Units asked for, over time")
+            self._lines = Chart(f"{name}/lines", "Units granted, over time")
         with ui.card().classes("w-full"):
             ui.label("Accounts, over all nodes; an account below another counts against it too").classes(
                 "card-title"
@@ -64,17 +65,17 @@ class QuotaView:
         facts = {key: statistics[key] or "-" for key in ("window", "unit", "mode")}
         self._facts.show({**facts, "holds": statistics["holds"]})
         self._accounts.show(charts.draw_accounts(whole), "" if whole else "nobody used an account yet")
-        lines = history.rates(self._name, ("units",), list(statistics["tenant"])[: charts.SHOWN_MAX])
+        lines = history.rates(self._name, ("granted",), list(statistics["tenants"])[: charts.SHOWN_MAX])
         self._lines.show(charts.draw_lines(lines, "a second"), "" if lines else "not two samples yet")
         self._whole.show([_write_account(account, row) for account, row in whole.items()])
         self._ledgers.show(
             [
                 {"ledger": f"{account}, {ledger}", **line}
                 for account, row in whole.items()
-                for ledger, line in row.get("ledger", {}).items()
+                for ledger, line in row.get("ledgers", {}).items()
             ]
         )
-        self._tenants.show([{"tenant": name, **row} for name, row in statistics["tenant"].items()])
+        self._tenants.show([{"tenant": name, **row} for name, row in statistics["tenants"].items()])
 
 
 def _write_account(account: str, row: Mapping[str, Any]) -> dict[str, Any]:
@@ -85,8 +86,8 @@ def _write_account(account: str, row: Mapping[str, Any]) -> dict[str, Any]:
 def _write_end(row: Mapping[str, Any]) -> str:
     if row.get("unspent") == 0:
         return "it is used up"
-    lasts_s = row.get("lasts_s", -1.0)
-    if lasts_s < 0:
+    lasts_s = row.get("lasts_s")
+    if lasts_s is None:
         return "not at this pace"
     if lasts_s < 120:
         return f"in {lasts_s:.0f} s"

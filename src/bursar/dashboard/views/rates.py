@@ -10,7 +10,6 @@ from nicegui import ui
 from bursar.dashboard import charts
 from bursar.dashboard.history import History, Sample
 from bursar.dashboard.views.parts import Chart, Facts, Table
-from bursar.world import SECOND_NS
 
 COLUMNS = {
     "tenant": "tenant",
@@ -22,8 +21,7 @@ COLUMNS = {
     "would_refuse": "would refuse",
     "shortfall": "short of",
 }
-THROUGH = ("granted", "would_refuse")
-"""What goes through: granted, or let through in shadow mode."""
+THROUGH = ("granted",)
 
 
 class RateView:
@@ -49,10 +47,8 @@ class RateView:
         gets = history.latest_rates(self._name, THROUGH)
         drawn = choose_shown(tenants, gets)
         lines = history.rates(self._name, THROUGH, drawn)
-        self._facts.show({key: statistics[key] for key in ("leader", "epoch", "period", "shadow")})
-        self._show_promises(
-            {name: tenants[name] for name in drawn}, gets, statistics["period_ns"] / SECOND_NS
-        )
+        self._facts.show({key: statistics[key] for key in ("leading", "epoch", "period", "shadow")})
+        self._show_promises({name: tenants[name] for name in drawn}, gets, statistics["period_s"])
         self._tenants.show([{"tenant": name, "gets": gets.get(name), **row} for name, row in tenants.items()])
         self._lines.show(charts.draw_lines(lines, "a second"), "" if lines else "not two samples yet")
         for chart, field in ((self._tokens, "allowance"), (self._waiting, "waiting")):

@@ -20,6 +20,7 @@ from bursar.integrations.envoy.fleet import ALLOW_ALL, FILL_S, MARGIN_NS
 from bursar.integrations.envoy.listening import add_port
 from bursar.integrations.envoy.mark import LifeMark
 from bursar.integrations.envoy.settings import Settings, find_resources, make_book, wire_time_to_live_s
+from bursar.integrations.envoy.statistics import FleetStatistics, FleetTenantStatistics
 from bursar.integrations.envoy.wire import deny_unknown, read_report, write_orders
 from bursar.policy import Policy, RatePolicy
 from bursar.runtime import logs
@@ -127,9 +128,9 @@ class Fleet:
         stream.wake.clear()
         return messages + write_orders(orders, self.time_to_live_s, self.settings.burst_s)
 
-    def statistics(self) -> dict[str, Any]:
+    def statistics(self) -> FleetStatistics:
+        """Of the tenants, those that want or are given something."""
         book = self.book
-        tenants = {}
         totals = zip(
             book.tenants,
             book.demand.sum(axis=1).tolist(),
@@ -138,11 +139,20 @@ class Fleet:
             book.shortfall().tolist(),
             strict=True,
         )
-        for name, demand, assigned, in_force, missing in totals:
-            if demand or assigned or in_force:
-                rates = {"demand": demand, "assigned": assigned, "in_force": in_force, "shortfall": missing}
-                tenants[name] = {key: value / FILL_S for key, value in rates.items()}
-        return {"envoys": len(self._streams), "round_s": self.round_s, **self.counts, "tenants": tenants}
+        tenants = {
+            name: FleetTenantStatistics(
+                demand=demand / FILL_S,
+                assigned=assigned / FILL_S,
+                in_force=in_force / FILL_S,
+                shortfall=missing / FILL_S,
+            )
+            for name, demand, assigned, in_force, missing in totals
+            if demand or assigned or in_force
+        }
+        events = dict(self.counts)
+        return FleetStatistics(
+            envoys=len(self._streams), round_s=self.round_s, events=events, tenants=tenants
+        )
 
 
 def make_handler(service: QuotaService) -> Any:
