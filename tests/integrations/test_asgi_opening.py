@@ -32,6 +32,7 @@ class LateBursar(Bursar):
 
     def __init__(self, failures: int) -> None:
         super().__init__("bursar://127.0.0.1:1")
+        self.budget = Budget()
         self.failures = failures
         self.tries = 0
         self.connected = 0
@@ -43,7 +44,7 @@ class LateBursar(Bursar):
         if self.tries <= self.failures:
             raise UnreachableError("connection refused")
         self.connected += 1
-        self._connected = cast(Any, Backend(make_door(Budget())))
+        self._connected = cast(Any, Backend(make_door(self.budget)))
         return self
 
     async def close(self) -> None:
@@ -161,6 +162,24 @@ async def test_an_application_that_fails_to_start_says_so_itself() -> None:
     told = await run_lifespan(app)
     assert [message["type"] for message in told] == ["lifespan.startup.failed"]
     assert late.closed == 1
+
+
+def test_requests_are_taken_once_they_would_be_decided() -> None:
+    late = LateBursar(0)
+    ready = iter([False, False, True])
+    late.budget.is_ready = lambda: next(ready)  # type: ignore[method-assign]
+    app, _ = make_app(late)
+    with TestClient(app):
+        assert next(ready, None) is None
+
+
+def test_a_server_starts_although_nothing_is_decided_for_long(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("bursar.integrations.asgi.opening.READY_MAX_S", 0.05)
+    late = LateBursar(0)
+    late.budget.is_ready = lambda: False  # type: ignore[method-assign]
+    app, ran = make_app(late)
+    with TestClient(app):
+        assert ran == ["up"]
 
 
 # --- connecting ---------------------------------------------------------------------------------

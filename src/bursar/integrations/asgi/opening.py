@@ -1,8 +1,9 @@
 """The resource behind the middleware, and how it comes to be there.
 
-The first try is waited for (a daemon that does not answer is given up after five seconds); later
-ones go on behind, while requests are answered without it. Once connected, the client of a daemon
-finds its way back by itself.
+At the start of a server the first try is waited for (a daemon that does not answer is given up
+after five seconds), and then the moment from which on requests are decided; later tries go on
+behind, while requests are answered without it. Once connected, the client of a daemon finds its way
+back by itself.
 """
 
 from __future__ import annotations
@@ -20,6 +21,8 @@ from bursar.runtime.client import Bursar
 
 PAUSE_MIN_S = 0.1
 PAUSE_MAX_S = 5.0
+READY_MAX_S = 5.0
+READY_STEP_S = 0.01
 AWAY = (NetworkError, StoreError)
 """What passes by itself. Any other error is a mistake that somebody has to mend."""
 
@@ -50,12 +53,23 @@ class Opening:
         await self._tried.wait()
 
     async def start(self, required: bool) -> None:
-        """Raises what stands in the way, if it is a mistake, or if the server must not start without."""
+        """Wait until requests would be decided, for a while. Raises what stands in the way, if it is a
+        mistake, or if the server must not start without."""
         await self.try_first()
         if self.error is not None and (required or not isinstance(self.error, AWAY)):
             error = self.error
             await self.close()
             raise error
+        if self.resource is not None:
+            await self._await_ready(self.resource)
+
+    async def _await_ready(self, resource: Resource) -> None:
+        """A rate in this process has no tokens before its first period."""
+        for _ in range(round(READY_MAX_S / READY_STEP_S)):
+            if resource.decider.is_ready():
+                return
+            await asyncio.sleep(READY_STEP_S)
+        logs.warning("asgi.not_ready", resource=self._name, after_s=READY_MAX_S)
 
     async def _try_on(self) -> None:
         while not await self._try_once():
