@@ -8,6 +8,7 @@ from collections.abc import AsyncIterator
 from typing import Any
 
 import pytest
+import uvicorn
 from asgi_budget import Budget, fetch, guard
 from fastapi import FastAPI, HTTPException, Request
 from starlette.applications import Starlette
@@ -15,6 +16,7 @@ from starlette.background import BackgroundTask
 from starlette.responses import PlainTextResponse, StreamingResponse
 from starlette.routing import Route
 
+from bursar.demo.ports import find_free_port
 from bursar.integrations.asgi import grant_of, used_by_bytes, used_by_header
 from bursar.resource.grants import Grant
 
@@ -237,3 +239,31 @@ async def test_a_server_that_cannot_send_any_more_tells_of_a_client_that_left() 
     with pytest.raises(RuntimeError, match="gone"):
         await guard(budget, app, amount=80)(dict(SCOPE), never, break_off)
     assert (budget.left, budget.ended) == (20, 1)
+
+
+async def test_a_client_of_a_real_server_that_hangs_up_ends_its_grant() -> None:
+    async def stream(request: Request) -> StreamingResponse:
+        async def parts() -> AsyncIterator[bytes]:
+            while True:
+                yield b"x"
+                await asyncio.sleep(0.01)
+
+        return StreamingResponse(parts())
+
+    budget, port = Budget(10**6), find_free_port()
+    app = guard(budget, answering(stream), amount=10**5, used=used_by_bytes)
+    server = uvicorn.Server(uvicorn.Config(app, port=port, lifespan="off", log_level="error"))
+    serving = asyncio.create_task(server.serve())
+    async with asyncio.timeout(30):
+        while not server.started:
+            await asyncio.sleep(0.01)
+        reader, writer = await asyncio.open_connection("127.0.0.1", port)
+        writer.write(b"GET /items HTTP/1.1\r\nhost: x\r\n\r\n")
+        await reader.readuntil(b"x\r\n")
+        assert budget.ended == 0
+        writer.close()
+        while not budget.ended:
+            await asyncio.sleep(0.01)
+        server.should_exit = True
+        await serving
+    assert 10**6 - 10**4 < budget.left < 10**6
