@@ -248,6 +248,14 @@ def test_a_websocket_holds_its_grant_until_it_closes_and_is_refused_like_a_reque
     assert budget.ended == 1
 
 
+def test_a_websocket_whose_client_leaves_has_not_failed() -> None:
+    budget = Budget()
+    client = TestClient(guard(budget, make_talk(), amount=80))
+    with pytest.raises(WebSocketDisconnect), client.websocket_connect("/ws") as socket:
+        socket.close()
+    assert (budget.left, budget.ended) == (20, 1)
+
+
 def test_a_server_that_cannot_answer_a_websocket_closes_it() -> None:
     app = guard(Budget(0), make_talk())
 

@@ -20,6 +20,7 @@ ACCEPTED = 101
 """The status of a WebSocket that was accepted."""
 
 BEGINNINGS = ("http.response.start", "websocket.accept", "websocket.http.response.start")
+PARTINGS = ("http.disconnect", "websocket.disconnect")
 
 
 class _FailedAnswer(Exception):
@@ -54,7 +55,7 @@ class Exchange:
 
     async def _hear(self) -> Message:
         message = await self._receive()
-        if message["type"] == "http.disconnect":
+        if message["type"] in PARTINGS:
             self._left = True
         return message
 
