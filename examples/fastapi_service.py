@@ -9,7 +9,7 @@ import sys
 import uvicorn
 from fastapi import FastAPI, Request
 
-from bursar.integrations.asgi import BursarMiddleware, by_header, grant_of
+from bursar.integrations.asgi import BursarMiddleware, by_header
 from bursar.policy import parse
 
 POLICY = parse("""
@@ -29,13 +29,13 @@ app.add_middleware(
     resource="api",
     tenant=by_header("x-tenant"),
     wait=0.2,
-    window_s=1,
+    # With a daemon, also: when_away="allow" or "refuse"; required=True to start only with it.
 )
 
 
 @app.get("/items")
 async def items(request: Request) -> dict[str, object]:
-    return {"items": [1, 2, 3], "tenant": grant_of(request).tenant}
+    return {"items": [1, 2, 3], "tenant": request.state.grant.tenant}
 
 
 if __name__ == "__main__":

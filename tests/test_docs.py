@@ -2,7 +2,7 @@
 
 A block after `<!-- runnable -->` is run; one after `<!-- file: NAME -->` is written first. All
 blocks of a page share one folder and run in order; a command that ends in `&` goes on behind
-the next ones until the page ends."""
+the next ones until `kill %1` (the first such command) or the end of the page."""
 
 from __future__ import annotations
 
@@ -28,6 +28,7 @@ BLOCK = re.compile(r"<!-- (runnable|file: \S+) -->\n```(\w+)\n(.*?)^```$", re.S 
 LINK = re.compile(r"\]\(([^)\s]+)\)")
 COMMAND_TIMEOUT_S = 60
 READY_TIMEOUT_S = 30
+READY = ("daemon.ready", "Uvicorn running")
 
 
 @dataclass(frozen=True)
@@ -49,7 +50,7 @@ class Reader:
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
-        self.ports = {port: str(find_free_port()) for port in ("7070", "9464")}
+        self.ports = {port: str(find_free_port()) for port in ("7070", "9464", "8000")}
         self.environment = {**os.environ, "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}"}
         self.behind: list[subprocess.Popen[str]] = []
 
@@ -84,6 +85,9 @@ class Reader:
             if command.endswith("&"):
                 self._start(command.removesuffix("&"))
                 continue
+            if command.startswith("kill %"):
+                self._end(int(command.removeprefix("kill %")) - 1)
+                continue
             printed = self._run(["bash", "-c", command])
             assert not expected.strip() or printed.strip() == expected.strip()
 
@@ -113,14 +117,18 @@ class Reader:
         said = []
         for line in process.stderr:
             said.append(line)
-            if "daemon.ready" in line:
+            if any(word in line for word in READY):
                 return
         raise AssertionError(f"{command} ended before it was ready:\n{''.join(said)}")
 
+    def _end(self, number: int) -> None:
+        self.behind[number].terminate()
+        self.behind[number].communicate(timeout=10)
+
     def close(self) -> None:
-        for process in self.behind:
-            process.terminate()
-            process.communicate(timeout=10)
+        for number, process in enumerate(self.behind):
+            if process.returncode is None:
+                self._end(number)
 
 
 @pytest.fixture

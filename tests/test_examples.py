@@ -68,6 +68,7 @@ def test_the_fastapi_service_serves_and_refuses() -> None:
             connection.request("GET", "/items", headers={"x-tenant": tenant})
             answer = connection.getresponse()
             answers.append((answer.status, answer.getheader("retry-after"), answer.read()))
+            assert answer.getheader("ratelimit-policy") in ('"api";q=300;w=1', '"api";q=20;w=1')
         connection.request("GET", "/items")
         nobody = connection.getresponse()
         assert answers[0][0] == 200 and b'"acme"' in answers[0][2]

@@ -22,9 +22,10 @@ from collections.abc import AsyncIterator, Callable, Iterator
 from types import TracebackType
 from typing import Any, TypeVar
 
-from bursar import resource as asynchronous
 from bursar import sync
 from bursar.errors import UsageError
+from bursar.resource.door import Resource
+from bursar.resource.grants import Grant
 
 FunctionT = TypeVar("FunctionT", bound=Callable[..., Any])
 Tenant = str | Callable[..., str]
@@ -37,7 +38,7 @@ class limited:
 
     def __init__(
         self,
-        resource: asynchronous.Resource | sync.Resource,
+        resource: Resource | sync.Resource,
         tenant: Tenant,
         amount: int | Callable[..., int] = 1,
         *,
@@ -66,10 +67,10 @@ class limited:
         self._entered = self._acquire()
         return self._entered
 
-    async def __aenter__(self) -> asynchronous.Grant:
-        entered = self._enter(asynchronous.Resource, "`with`")
+    async def __aenter__(self) -> Grant:
+        entered = self._enter(Resource, "`with`")
         try:
-            grant: asynchronous.Grant = await entered.__aenter__()
+            grant: Grant = await entered.__aenter__()
         except BaseException:
             self._entered = None
             raise
@@ -100,7 +101,7 @@ class limited:
 
     def __call__(self, function: FunctionT) -> FunctionT:
         is_async = inspect.iscoroutinefunction(function) or inspect.isasyncgenfunction(function)
-        wanted = asynchronous.Resource if is_async else sync.Resource
+        wanted = Resource if is_async else sync.Resource
         if not isinstance(self._resource, wanted):
             where = "bursar.connect" if is_async else "bursar.sync.connect"
             raise UsageError(f"{function.__qualname__} needs a resource of {where}")

@@ -83,7 +83,10 @@ class Grant:
     def remaining(self) -> int | None:
         """What was left of it after this grant, as far as is known here."""
         left = self._source.remaining
-        return left if left is None or self._lot is None else left + self._lot.left
+        if left is None:
+            return None
+        # What was charged ahead with it is not used yet.
+        return left + (self._source.ahead if self._lot is None else self._lot.left)
 
     @property
     def reset_after(self) -> float | None:
