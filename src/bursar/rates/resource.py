@@ -72,7 +72,7 @@ class RateDecider(Decider):
         self._policy = policy
         self._server_book = server_book
         self._dispatched = dispatched
-        self._ahead = Ahead()
+        self.ahead = Ahead()
         self._place = self._make_placement()
         self._promises = Promises(policy.period_ns)
         self.servers = {server: self._make_server(server) for server in self._local_servers()}
@@ -102,7 +102,7 @@ class RateDecider(Decider):
             capacity=None if capacity is None else float(capacity.per_second),
             without_bursar=policy.without_bursar,
             promises=self._promises,
-            ahead=self._ahead,
+            ahead=self.ahead,
             find_rate=lambda: self._place.capacity_rate(server),
             dispatched=self._dispatched,
         )
@@ -228,7 +228,7 @@ class RateDecider(Decider):
             charge: Charge = granted.data
             charge.server.observe(tenant, seen)
             if charge.issue is not None:
-                self._ahead.spend(charge.issue, seen.arrived)
+                self.ahead.spend(charge.issue, seen.arrived)
         else:
             for server in self.find_servers(tenant)[:1]:
                 server.observe(tenant, seen)
@@ -237,7 +237,7 @@ class RateDecider(Decider):
         self.observe(tenant, granted, seen)
         charge: Charge = granted.data
         if charge.issue is not None:
-            self._ahead.end(charge.issue)
+            self.ahead.end(charge.issue)
         if unspent:
             charge.server.take_back(charge, unspent)
 

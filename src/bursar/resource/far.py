@@ -25,7 +25,7 @@ from bursar.resource import wire
 from bursar.resource.decider import Decider, Explanation, Seen, Verb
 from bursar.resource.door import Resource
 from bursar.resource.fallback import Fallback
-from bursar.resource.line import RECONNECT_NS, Line, read_error
+from bursar.resource.line import RECONNECT_NS, RETRY_NS, Line, read_error
 from bursar.resource.statistics import Statistics
 from bursar.resource.tickets import Granted, Ticket
 from bursar.world import MILLISECOND_NS, SECOND_NS, Message, Task, World
@@ -33,7 +33,6 @@ from bursar.world import MILLISECOND_NS, SECOND_NS, Message, Task, World
 ANSWER_NS = 200 * MILLISECOND_NS
 """An answer may take so long beyond what the caller waits; the door itself allows a little more."""
 
-RETRY_NS = 20 * MILLISECOND_NS
 REPEAT_NS = 20 * MILLISECOND_NS
 """A refusal is repeated here for so long at most, so that overload is not a round trip each."""
 

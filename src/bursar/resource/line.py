@@ -18,6 +18,7 @@ from bursar.resource import wire
 from bursar.world import MILLISECOND_NS, SECOND_NS, Message, World
 
 RECONNECT_NS = 250 * MILLISECOND_NS
+RETRY_NS = 20 * MILLISECOND_NS
 ALIVE_NS = 2 * SECOND_NS
 ASK_NS = 2 * SECOND_NS
 
@@ -57,18 +58,20 @@ class Line:
 
     async def open(self, timeout_ns: int) -> None:
         """Learn what the daemon has. Raises UsageError for a wrong token, NetworkError."""
-        error: NetworkError | None = None
-        for _ in self._peers:
+        until = self.world.clock.now() + timeout_ns
+        while True:
+            left_ns = until - self.world.clock.now()
             try:
-                await self._open_at(self.peer, timeout_ns)
-                self.world.network.serve(wire.RECALL_TOPIC, wire.Recall, self._answer_recall)
-                self.world.spawn(self._keep_alive(), "client.alive")
-                return
-            except NetworkError as failed:
-                error = failed
+                await self._open_at(self.peer, max(left_ns, MILLISECOND_NS))
+                break
+            except NetworkError as error:
+                # It may just be starting: its port is open before it has its resources.
+                if left_ns <= 0 or (isinstance(error, UnreachableError) and self._at == len(self._peers) - 1):
+                    raise
                 self._move_on(self.peer)
-        assert error is not None, "there is a peer"
-        raise error
+                await self.world.clock.sleep(RETRY_NS)
+        self.world.network.serve(wire.RECALL_TOPIC, wire.Recall, self._answer_recall)
+        self.world.spawn(self._keep_alive(), "client.alive")
 
     async def _open_at(self, peer: str, timeout_ns: int) -> None:
         reply = await self._call(peer, wire.Open(self._token), timeout_ns)

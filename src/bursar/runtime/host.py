@@ -34,6 +34,7 @@ class Host:
         """Open the node and start every resource. Raises BursarError; then nothing is left open.
         A node with peers listens where the policy says, so that they can reach it."""
         daemon = policy.daemon
+        kinds.prepare(policy.resources.values())
         world = await open_world(
             daemon.name,
             state=daemon.state,

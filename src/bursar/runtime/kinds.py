@@ -7,8 +7,10 @@ kind's decider (`bursar.resource.decider`).
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import replace
 from importlib import import_module
+from typing import Any
 
 from bursar.errors import UsageError
 from bursar.policy.values import PoolPolicy, ResourcePolicy
@@ -25,15 +27,27 @@ MODULES = {
 EXTRAS = {"rate": "rates", "share": "shares", "pool": "pools"}
 
 
+def prepare(policies: Iterable[ResourcePolicy]) -> None:
+    """Load what the kinds need, and compile it (seconds, once on a machine): before anybody can
+    connect, because nothing is answered meanwhile. Raises UsageError if a kind cannot be loaded."""
+    for policy in policies:
+        module = _load(policy)
+        if policy.kind == "rate":
+            module.compile_kernels()
+
+
 def open_resource(world: World, policy: ResourcePolicy) -> Resource:
     """The resource of a policy, not started yet. Raises UsageError if its kind cannot be loaded."""
-    kind = policy.kind
-    try:
-        module = import_module(MODULES[kind])
-    except ModuleNotFoundError as error:
-        raise _explain(policy.name, kind, error) from error
+    module = _load(policy)
     resource: Resource = module.open_resource(_with_words(world, policy), policy.name, policy)
     return resource
+
+
+def _load(policy: ResourcePolicy) -> Any:
+    try:
+        return import_module(MODULES[policy.kind])
+    except ModuleNotFoundError as error:
+        raise _explain(policy.name, policy.kind, error) from error
 
 
 def _with_words(world: World, policy: ResourcePolicy) -> World:

@@ -7,19 +7,15 @@ least 97 % of it; the tenant with the reservation must get 99 % of it in every p
 
 from __future__ import annotations
 
-import asyncio
 import json
 import subprocess
 import sys
 import tempfile
-import time
 from collections import Counter
 from pathlib import Path
 from typing import Any
 
-import bursar
 from bursar.demo.ports import find_free_port
-from bursar.errors import Refused, Unknown
 from bursar_lab.processes import await_port
 
 CAPACITY = 2_000
@@ -36,7 +32,7 @@ kind = "rate"
 servers = {{ here = "{capacity}/s" }}
 [resource.api.tenant]
 acme = {{ limit = "{limit}/s" }}
-gold = {{ reservation = "{reserved}/s" }}
+gold = {{ reservation = "{reserved}/s", limit = "{reserved}/s" }}
 [daemon]
 listen = "127.0.0.1:{port}"
 metrics = "off"
@@ -70,7 +66,7 @@ def _run_clients(url: str, seconds: int) -> list[dict[str, Any]]:
     kinds = [("acme", STREAMS)] * CLIENTS + [("gold", 40), ("acme", 0)]
     children = [
         subprocess.Popen(
-            [sys.executable, "-m", __name__, url, tenant, str(streams), str(seconds)],
+            [sys.executable, "-m", "bursar_lab.experiments.door.client", url, tenant, str(streams), str(seconds)],
             stdout=subprocess.PIPE,
             text=True,
         )
@@ -112,35 +108,3 @@ def _conclude(counts: list[dict[str, Any]]) -> dict[str, Any]:
         "bars": bars,
         "ok": all(bar["met"] for bar in bars),
     }
-
-
-async def _client(url: str, tenant: str, streams: int, seconds: float) -> dict[str, Any]:
-    """Ask all the time in so many streams; with none, once."""
-    told: Counter[int] = Counter()
-    lots = 0
-    async with await bursar.connect(url) as b:
-        resource = b.resource("api")
-        until = time.monotonic() + seconds
-
-        async def ask() -> None:
-            nonlocal lots
-            while time.monotonic() < until:
-                try:
-                    async with resource.acquire(tenant, wait=1) as grant:
-                        told[grant.period] += 1
-                        lots += grant._lot is not None
-                except (Refused, Unknown):
-                    await asyncio.sleep(0.01)
-
-        if streams:
-            await asyncio.gather(*(ask() for _ in range(streams)))
-        else:
-            async with resource.acquire(tenant, wait=1) as grant:
-                told[grant.period] += 1
-            await asyncio.sleep(seconds)
-    return {"tenant": tenant, "told": told, "from_lots": lots}
-
-
-if __name__ == "__main__":
-    url, tenant, streams, seconds = sys.argv[1:]
-    print(json.dumps(asyncio.run(_client(url, tenant, int(streams), float(seconds)))))
