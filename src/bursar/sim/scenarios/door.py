@@ -43,6 +43,7 @@ acme = {{ limit = "{LIMITS["acme"]}/s" }}
 globex = {{ limit = "{LIMITS["globex"]}/s", reservation = "20/s" }}
 """
 
+
 class DoorScenario(Scenario):
     """The truth: what was charged at the daemon and what callers were told, by tenant and period."""
 
@@ -193,7 +194,9 @@ class DoorScenario(Scenario):
         for key, told in sorted(self.told.items()):
             self._check_told(key, told)
         seconds = self.settle_ns // SECOND_NS - 2
-        require(self._granted_calm >= seconds * 50, f"only {self._granted_calm} were granted in {seconds} calm s")
+        require(
+            self._granted_calm >= seconds * 50, f"only {self._granted_calm} were granted in {seconds} calm s"
+        )
+
 
 SCENARIO = DoorScenario
-

@@ -18,6 +18,7 @@ from typing import Any
 from bursar.demo.ports import find_free_port
 from bursar_lab.processes import await_port
 
+CLIENT = "bursar_lab.experiments.door.client"
 CAPACITY = 2_000
 RESERVED = 1_500
 LIMIT = 400
@@ -66,7 +67,15 @@ def _run_clients(url: str, seconds: int) -> list[dict[str, Any]]:
     kinds = [("acme", STREAMS)] * CLIENTS + [("gold", 40), ("acme", 0)]
     children = [
         subprocess.Popen(
-            [sys.executable, "-m", "bursar_lab.experiments.door.client", url, tenant, str(streams), str(seconds)],
+            [
+                sys.executable,
+                "-m",
+                "bursar_lab.experiments.door.client",
+                url,
+                tenant,
+                str(streams),
+                str(seconds),
+            ],
             stdout=subprocess.PIPE,
             text=True,
         )
