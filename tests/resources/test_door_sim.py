@@ -5,11 +5,11 @@
 from __future__ import annotations
 
 import pytest
+from tests.resources.door_bugs import BUGS
 
 from bursar.sim.errors import RunFailedError
 from bursar.sim.scenarios import run_seed
 from bursar.sim.simulation import Simulation
-from tests.resources.door_bugs import BUGS
 
 SEEDS = 24
 CHUNK = 6
