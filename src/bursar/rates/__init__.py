@@ -15,8 +15,11 @@ report what they see and the controller places what is left anew.
 - `scheduler`: whose request goes next (algorithm 1), in a few steps however many tenants there are.
 - `messages`, `server`, `controller`: the protocol; two books with the state that safety rests on.
 - `observation`, `placement`: what servers see, and what the controller makes of it (section III-D).
-- `dispatcher`: the queues before a server. `courier`: carries messages, elects a leader.
-- `resource`: what users acquire from.
+- `dispatcher`: the queues before a server, with its `capacity` and the requests in `service`;
+  `choices`: which servers a request waits at; `charges`: what a grant took, so that it can be undone;
+  `refusals`: why one does not go. `courier`: carries messages, elects a leader.
+- `resource`: what the front door asks. `promises`: the terms of this node's tenants; `telling` and
+  `statistics`: what is said of them.
 
 **The invariant: requests charged to a period never exceed the tenant's limit**, whatever is lost,
 late, repeated or crashed, with any number of controllers that believe they lead. Five rules make
@@ -40,10 +43,30 @@ covered is spread over the servers, so that a tenant that begins to send need no
 interval. What its servers have no capacity left for stays with the controller: when the tenant turns
 to other servers it is sent with the first grants, where tokens that are out must first be given up
 and acknowledged. Servers are asked (polled) rather than reporting by their own clocks, so that one round
-sees them at one time. Pacing spreads what goes beyond the reservation over the period, so that two
-periods back to back do not show twice the limit; the experiments run without it, as the paper did.
+sees them at one time.
+
+**Pacing** spreads a limit over the period, so that two periods back to back do not show twice the limit;
+the experiments run without it, as the paper did. A tenant is never further ahead of its pace than its
+burst. The clock of the pace starts when the period opens; who waits saves up the time (within the
+period), who idles does not; so no limit and no reservation is lost to it. With several servers each has
+a share of the pace, by the tokens that are left there, and of the burst in the same part; the shares that
+a controller sends in one round add up to the limit. They are not acknowledged before others rise, as
+allowances are: while tokens move, two servers may for the time of a message go at a pace that one of them
+has lost. No period's limit rests on it.
+
+**Lots.** A request that goes at once may bring tokens ahead of use, charged by the same call to the same
+allowance, pace and capacity. They end with the server's tokens of the period (so with nothing that a
+controller might count twice), and come back only to the opening of the period that they were charged to
+(`ServerBook.openings`). Nobody who waits for the server is passed over for them; who waits for tokens of
+its own is not kept waiting by them. A server that goes on alone, or is bound by concurrency, has none.
+What is spent from lots is demand when its holder says so, just before a report.
+
+**Alone.** A server that had no tokens for a whole period does as `without_bursar` says. `keep` is what it
+charged in the last period that there was, again in each, at most the limit. That is charged to no period
+(0), counted apart, and told in the grants.
 
 **Not promised.** Less than twice the limit in every window that straddles two periods (pacing keeps
-it near once); reservations in periods in which a server or the leader failed, or demand moved
-faster than the interval; anything about a server that goes on alone (`without_bursar`).
+it near once, unless a tenant was kept waiting and catches up); reservations in periods in which a server
+or the leader failed, or demand moved faster than the interval; anything about the sum over servers that
+go on alone (`without_bursar`).
 """
