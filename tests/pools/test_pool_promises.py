@@ -11,8 +11,8 @@ from bursar.sim.scenarios.pool import SmallPool
 from bursar.sim.search import Budget, Search
 from bursar.sim.simulation import Simulation
 
-SEEDS = 150
-SEEDS_A_TEST = 15
+SEEDS = 100
+SEEDS_A_TEST = 10
 SEEDS_TO_FIND = 40
 
 

@@ -181,7 +181,7 @@ class PoolScenario(Scenario):
         await resource.start()
         self._program = decider
         self._books[world.name] = decider._book
-        for number in range(2):
+        for number in range(3):
             for tenant in RESERVATIONS:
                 world.spawn(self._call(world, resource, tenant), f"{tenant}.{number}")
 
@@ -192,7 +192,7 @@ class PoolScenario(Scenario):
             amount = world.random.randrange(1, COST_MAX)
             acquiring = resource.acquire(tenant, amount, wait=world.random.choice([0.0, 0.01, 0.5]))
             if world.random.random() < IMPATIENT:
-                task = world.spawn(_hold(acquiring), f"impatient.{tenant}")
+                task = world.spawn(self._hold(acquiring), f"impatient.{tenant}")
                 await world.clock.sleep(world.random.randrange(0, PAUSE_MAX_NS))
                 task.cancel()
                 continue
@@ -206,6 +206,14 @@ class PoolScenario(Scenario):
                         self._note(grant.period, used - amount)
             except (Refused, Unknown):
                 continue
+
+    async def _hold(self, acquiring: Acquisition) -> None:
+        """Acquire, and be cancelled at some moment of it."""
+        try:
+            grant = await acquiring
+        except (Refused, Unknown):
+            return
+        self._note(grant.period, grant.amount)
 
     def _spend(self, book: EngineBook, period: int, tokens: int, now: int) -> None:
         if book.take(now, tokens):
@@ -255,14 +263,6 @@ class PoolScenario(Scenario):
         for period, spent in self.spent.items():
             require(spent <= CAPACITY, f"{spent} tokens were spent in period {period}, of {CAPACITY}")
         require(self._total > self._total_when_healed, "nothing was spent since all faults were healed")
-
-
-async def _hold(acquiring: Acquisition) -> None:
-    """Acquire, and be cancelled at some moment of it."""
-    try:
-        await acquiring
-    except (Refused, Unknown):
-        return
 
 
 async def step_through(world: World, stepped: Stepped, wanted: int) -> None:
