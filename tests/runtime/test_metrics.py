@@ -20,7 +20,7 @@ from bursar.resource.statistics import (
     labelled,
 )
 from bursar.runtime.exposition import Exposition
-from bursar.runtime.metrics import ROWS, Place, ResourceMetrics
+from bursar.runtime.metrics import ROWS, ResourceMetrics
 from bursar.runtime.outlines import outline
 
 from .promtool import check_with_promtool
@@ -182,8 +182,8 @@ def test_a_field_that_does_not_say_what_it_is_is_a_mistake() -> None:
 
 def test_any_struct_can_be_exported() -> None:
     text = Exposition()
-    place = Place.top("bursar_envoy", "bursar_envoy_info", {"resource": "cache"})
-    for _ in ResourceMetrics(10).export_struct(text, place, Outer(3, Inner(5.0), Waited()), {}):
+    outer = Outer(3, Inner(5.0), Waited())
+    for _ in ResourceMetrics(10).export_struct(text, "bursar_envoy", {"resource": "cache"}, outer, {}):
         pass
     lines = b"".join(text.write()).decode().splitlines()
     assert 'bursar_envoy_rounds_total{resource="cache"} 3' in lines

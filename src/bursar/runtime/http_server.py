@@ -128,4 +128,5 @@ async def _send(writer: asyncio.StreamWriter, head_only: bool, answer: Answer) -
     for piece in () if head_only else answer.body:
         writer.write(piece)
         await writer.drain()
+        await asyncio.sleep(0)  # a socket takes megabytes at once; others have their turn meanwhile
     await writer.drain()

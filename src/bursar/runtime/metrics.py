@@ -14,7 +14,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
 
 import msgspec
 
@@ -24,6 +23,8 @@ from bursar.runtime.outlines import Column, Labelled, Outline, outline, scale
 from bursar.runtime.slices import Steps
 from bursar.runtime.tenant_labels import OTHER, OtherSum, TenantLabels
 
+INFO = "always 1: what is said is in its labels"
+
 ROWS = 50
 """Rows of a table in one step."""
 
@@ -32,30 +33,21 @@ BOUNDED = (TENANT, "account")
 """Labels with a value for each tenant (an account is a tenant's, in a window: "acme@2026-11")."""
 
 
+Row = tuple[str, msgspec.Struct]
+"""The labels of a struct, as they stand between the braces, and the struct."""
+
+
 @dataclass(frozen=True, slots=True)
 class Place:
-    """Where in the statistics: what names begin with there, and the labels of all that is below."""
+    """Where in the statistics: what names begin with there, and which labels are given already."""
 
     name: str
     info: str
-    labels: str
     known: frozenset[str]
 
-    @classmethod
-    def top(cls, name: str, info: str, labels: Mapping[str, str]) -> Place:
-        return cls(name, info, write_labels(labels), frozenset(labels))
-
-    def below(self, name: str) -> Place:
+    def below(self, name: str, label: str = "") -> Place:
         name = f"{self.name}_{name}"
-        return Place(name, f"{name}_info", self.labels, self.known)
-
-    def at(self, label: str, value: str) -> Place:
-        labels = f"{self.labels},{write_label(label, value)}"
-        return Place(self.name, self.info, labels, self.known | {label})
-
-    @property
-    def head(self) -> str:
-        return f"{{{self.labels}}}"
+        return Place(name, f"{name}_info", self.known | {label})
 
 
 class ResourceMetrics:
@@ -63,7 +55,7 @@ class ResourceMetrics:
 
     def __init__(self, tenants_most: int) -> None:
         self._own = TenantLabels(tenants_most)
-        self._others: dict[Place, tuple[Outline, OtherSum]] = {}
+        self._others: dict[tuple[str, str], tuple[Outline, OtherSum]] = {}
 
     def export(self, text: Exposition, statistics: Statistics) -> Steps[None]:
         """What the door and the kind count."""
@@ -74,81 +66,94 @@ class ResourceMetrics:
             if number % ROWS == 0:
                 yield
         labels = {"resource": statistics.resource, "kind": statistics.kind}
-        place = Place.top("bursar", "bursar_policy_info", labels)
-        yield from self.export_struct(text, place, statistics, sizes)
+        place = Place("bursar", "bursar_policy_info", frozenset(labels))
+        yield from self._export(text, place, labels, statistics, sizes)
 
     def export_struct(
-        self, text: Exposition, place: Place, struct: msgspec.Struct, sizes: Mapping[str, float]
+        self,
+        text: Exposition,
+        name: str,
+        labels: Mapping[str, str],
+        struct: msgspec.Struct,
+        sizes: Mapping[str, float],
     ) -> Steps[None]:
-        """Any struct that declares what it is. `sizes` has its tenants: if there are too many, the
-        largest have labels."""
+        """Any struct that declares what it is, under names that begin with `name`. `sizes` has its
+        tenants: if there are too many, the largest have labels."""
+        yield from self._export(text, Place(name, f"{name}_info", frozenset(labels)), labels, struct, sizes)
+
+    def _export(
+        self,
+        text: Exposition,
+        place: Place,
+        labels: Mapping[str, str],
+        struct: msgspec.Struct,
+        sizes: Mapping[str, float],
+    ) -> Steps[None]:
         self._own.choose(sizes)
         yield
-        yield from self._walk(text, place, struct)
+        yield from self._walk(text, place, [(write_labels(labels), struct)])
 
-    def _walk(self, text: Exposition, place: Place, struct: msgspec.Struct) -> Steps[None]:
-        shape = outline(type(struct))
-        _export_rows(text, place, shape, [place.head], [shape.read(struct)])
-        yield from self._walk_rest(text, place, shape, struct)
-
-    def _walk_rest(
-        self, text: Exposition, place: Place, shape: Outline, struct: msgspec.Struct
-    ) -> Steps[None]:
-        """What is more than a number."""
-        _export_texts(text, place, shape, struct)
-        for found in shape.histograms:
-            waited = getattr(struct, found.field)
-            name = f"{place.name}_{found.name}"
-            text.add_histogram(name, found.what, place.labels, waited.bounds_s, waited.counts, waited.sum_s)
+    def _walk(self, text: Exposition, place: Place, rows: list[Row]) -> Steps[None]:
+        """Structs of one class."""
+        shape = outline(type(rows[0][1]))
+        heads = [f"{{{labels}}}" for labels, _ in rows]
+        values = zip(*[shape.read(row) for _, row in rows], strict=True)
+        for column, found in zip(shape.columns, values, strict=False):
+            text.add_column(f"{place.name}_{column.name}", column.sort, column.what, heads, found)
+        _export_texts(text, place, shape, rows)
+        _export_histograms(text, place, shape, rows)
         for field in shape.nested:
-            part = getattr(struct, field)
-            if part is not None:
-                kind = struct.kind if isinstance(struct, Statistics) else field
-                yield from self._walk(text, place.below(kind), part)
+            parts = [(labels, part) for labels, row in rows if (part := getattr(row, field)) is not None]
+            first = rows[0][1]
+            kind = first.kind if isinstance(first, Statistics) else field
+            if parts:
+                yield from self._walk(text, place.below(kind), parts)
         for table in shape.tables:
-            rows = getattr(struct, table.field) or {}
             if table.column is not None:
                 _export_numbers(text, place, table, table.column, rows)
             else:
-                yield from self._walk_table(text, place.below(table.label), table.label, rows)
+                yield from self._walk_table(text, place.below(table.label, table.label), table, rows)
 
-    def _walk_table(
-        self, text: Exposition, place: Place, label: str, table: Mapping[str, msgspec.Struct]
-    ) -> Steps[None]:
-        names = list(table)
-        for start in range(0, len(names), ROWS):
-            chosen = names[start : start + ROWS]
-            rows = [(name, row) for name in chosen if (row := table.get(name)) is not None]
-            if label in BOUNDED:
-                self._sum_others(place, [item for item in rows if not self._has_label(item[0])])
-                rows = [item for item in rows if self._has_label(item[0])]
-            if rows:
-                yield from self._walk_rows(text, place, label, rows)
-            yield
-        if place in self._others:
-            _export_others(text, place.at(label, OTHER), *self._others[place])
+    def _walk_table(self, text: Exposition, place: Place, table: Labelled, rows: list[Row]) -> Steps[None]:
+        """The tables that each of `rows` has in a field, a few of their rows at a time."""
+        bounded, gathered, passed = table.label in BOUNDED, list[Row](), 0
+        for labels, row in rows:
+            for name, inner in (getattr(row, table.field) or {}).items():
+                if bounded and not self._has_label(name):
+                    self._sum_other(place, labels, name, inner)
+                else:
+                    gathered.append((f"{labels},{write_label(table.label, name)}", inner))
+                passed += 1
+                if passed % ROWS == 0:
+                    if gathered:
+                        yield from self._walk(text, place, gathered)
+                    gathered = []
+                    yield
+            if bounded:
+                self._export_others(text, place, labels, table.label)
+        if gathered:
+            yield from self._walk(text, place, gathered)
 
     def _has_label(self, name: str) -> bool:
         return name in self._own or ("@" in name and name.rpartition("@")[0] in self._own)
 
-    def _walk_rows(
-        self, text: Exposition, place: Place, label: str, rows: list[tuple[str, msgspec.Struct]]
-    ) -> Steps[None]:
-        shape = outline(type(rows[0][1]))
-        places = [place.at(label, name) for name, _ in rows]
-        _export_rows(text, place, shape, [one.head for one in places], [shape.read(row) for _, row in rows])
-        if shape.labels or shape.histograms or shape.nested or shape.tables:
-            for one, (_, row) in zip(places, rows, strict=True):
-                yield from self._walk_rest(text, one, shape, row)
-                yield
+    def _sum_other(self, place: Place, labels: str, name: str, row: msgspec.Struct) -> None:
+        key = place.name, labels
+        if key not in self._others:
+            shape = outline(type(row))
+            self._others[key] = shape, OtherSum([column.sort == "counter" for column in shape.columns])
+        shape, total = self._others[key]
+        total.add(name, shape.read(row))
 
-    def _sum_others(self, place: Place, rows: list[tuple[str, msgspec.Struct]]) -> None:
-        for name, row in rows:
-            if place not in self._others:
-                shape = outline(type(row))
-                self._others[place] = shape, OtherSum([column.sort == "counter" for column in shape.columns])
-            shape, total = self._others[place]
-            total.add(name, shape.read(row))
+    def _export_others(self, text: Exposition, place: Place, labels: str, label: str) -> None:
+        shape, total = self._others.get((place.name, labels), (None, None))
+        sums = total.finish() if total is not None else None
+        if shape is None or sums is None:
+            return
+        heads = [f"{{{labels},{write_label(label, OTHER)}}}"]
+        for column, value in zip(shape.columns, sums, strict=True):
+            if column.adds_up:
+                text.add_column(f"{place.name}_{column.name}", column.sort, column.what, heads, [value])
 
 
 def _list_tenants(part: msgspec.Struct | None) -> list[str]:
@@ -159,30 +164,25 @@ def _list_tenants(part: msgspec.Struct | None) -> list[str]:
     return [name for field in tables for name in getattr(part, field)]
 
 
-def _export_rows(
-    text: Exposition, place: Place, shape: Outline, heads: list[str], rows: list[tuple[Any, ...]]
-) -> None:
-    for column, values in zip(shape.columns, zip(*rows, strict=True), strict=True):
-        text.add_column(f"{place.name}_{column.name}", column.sort, column.what, heads, values)
+def _export_texts(text: Exposition, place: Place, shape: Outline, rows: list[Row]) -> None:
+    fields = [field for field in shape.labels if field not in place.known]
+    for labels, row in rows if fields else ():
+        said = write_labels({field: getattr(row, field) for field in fields})
+        text.add_column(place.info, "gauge", INFO, [f"{{{labels},{said}}}"], [1])
 
 
-def _export_texts(text: Exposition, place: Place, shape: Outline, struct: msgspec.Struct) -> None:
-    labels = {field: getattr(struct, field) for field in shape.labels if field not in place.known}
-    if labels:
-        head = f"{{{place.labels},{write_labels(labels)}}}"
-        text.add_column(place.info, "gauge", "always 1: what is said is in its labels", [head], [1])
+def _export_histograms(text: Exposition, place: Place, shape: Outline, rows: list[Row]) -> None:
+    for found in shape.histograms:
+        for labels, row in rows:
+            waited = getattr(row, found.field)
+            name = f"{place.name}_{found.name}"
+            text.add_histogram(name, found.what, labels, waited.bounds_s, waited.counts, waited.sum_s)
 
 
-def _export_numbers(
-    text: Exposition, place: Place, table: Labelled, column: Column, values: Mapping[str, Any]
-) -> None:
-    heads = [place.at(table.label, name).head for name in values]
-    scaled = [scale(value, column.scale) for value in values.values()]
-    text.add_column(f"{place.name}_{column.name}", column.sort, column.what, heads, scaled)
-
-
-def _export_others(text: Exposition, place: Place, shape: Outline, total: OtherSum) -> None:
-    sums = total.finish()
-    for column, value in zip(shape.columns, sums, strict=True) if sums is not None else ():
-        if column.adds_up:
-            text.add_column(f"{place.name}_{column.name}", column.sort, column.what, [place.head], [value])
+def _export_numbers(text: Exposition, place: Place, table: Labelled, column: Column, rows: list[Row]) -> None:
+    name = f"{place.name}_{column.name}"
+    for labels, row in rows:
+        values = getattr(row, table.field)
+        heads = [f"{{{labels},{write_label(table.label, key)}}}" for key in values]
+        scaled = [scale(value, column.scale) for value in values.values()]
+        text.add_column(name, column.sort, column.what, heads, scaled)

@@ -9,7 +9,6 @@ from bursar.policy import Policy
 from bursar.runtime.exposition import Exposition
 from bursar.runtime.host import read_token
 from bursar.runtime.http_server import Answer, HttpServer
-from bursar.runtime.metrics import Place
 from bursar.runtime.reports import write_json
 from bursar.runtime.scrapes import ResourcesMetrics, Scrapes
 from bursar.runtime.slices import run_in_slices
@@ -24,8 +23,8 @@ def make_http_server(policy: Policy, fleets: Mapping[str, Fleet]) -> HttpServer:
         for name, fleet in fleets.items():
             found = fleet.statistics()
             sizes = {tenant: row.assigned for tenant, row in found.tenants.items()}
-            place = Place.top("bursar_envoy", "bursar_envoy_info", {"resource": name, "kind": "rate"})
-            await run_in_slices(metrics.of(name).export_struct(text, place, found, sizes))
+            labels = {"resource": name, "kind": "rate"}
+            await run_in_slices(metrics.of(name).export_struct(text, "bursar_envoy", labels, found, sizes))
 
     async def say_live() -> Answer:
         return write_json(200, {"live": True, "domains": list(fleets)})
