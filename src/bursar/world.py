@@ -42,7 +42,12 @@ class Clock(Protocol):
 
     def now(self) -> int:
         """Nanoseconds since some moment of this node's own; never goes back while the node
-        lives. A suspended machine's pause counts (boot time), a restart begins anew."""
+        lives. A suspended machine's pause counts (boot time)."""
+
+    def origin(self) -> str:
+        """Names the moment that `now` counts from. What two lives of a node read compares only if
+        this is the same, and not empty: a process that was started again goes on with the clock of
+        its machine, a machine that was started again begins anew."""
 
     def wall(self) -> int:
         """Nanoseconds since 1970 in UTC, as the machine believes. It may jump. For calendar

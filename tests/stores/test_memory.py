@@ -52,6 +52,9 @@ class StillClock:
     def now(self) -> int:
         return self.time_ns
 
+    def origin(self) -> str:
+        return ""
+
     def wall(self) -> int:
         return self.time_ns
 

@@ -14,6 +14,7 @@ from bursar.errors import SessionExpiredError, StoreError
 from bursar.runtime.clock import BootClock
 from bursar.stores import database as database_module
 from bursar.stores import open_store
+from bursar.stores.credentials import Credentials
 from bursar.stores.sqlite import SqliteStore
 from bursar.world import SECOND_NS, Store
 
@@ -241,3 +242,32 @@ def readonly_folder() -> Iterator[Path]:
 
 async def test_a_readonly_folder_is_a_clear_error(readonly_folder: Path) -> None:
     await refuse(readonly_folder / "store.db", "writable")
+
+
+class Kept:
+    """A record in memory."""
+
+    def __init__(self, former: Credentials | None = None) -> None:
+        self.kept = former
+
+    def former(self) -> Credentials | None:
+        return self.kept
+
+    def keep(self, credentials: Credentials) -> None:
+        self.kept = credentials
+
+
+async def test_a_session_left_behind_is_ended_by_whoever_has_its_password(venue: SqliteVenue) -> None:
+    record, path, clock = Kept(), str(venue.path), venue.clock
+    killed = await SqliteStore.open(path, clock, timeout_ns=TIMEOUT_NS, record=record)
+    venue.stores.append(killed)
+    await killed.create("/leader", ephemeral=True)
+    assert record.kept is not None and record.kept.session == killed.session
+    guessed = Kept(Credentials(killed.session, bytes(16)))
+    venue.stores.append(await SqliteStore.open(path, clock, timeout_ns=TIMEOUT_NS, record=guessed))
+    assert await venue.stores[-1].exists("/leader") is not None, "the number alone is not enough"
+    venue.stores.append(await SqliteStore.open(path, clock, timeout_ns=TIMEOUT_NS, record=record))
+    assert await venue.stores[-1].exists("/leader") is None
+    assert record.kept.session == venue.stores[-1].session
+    with pytest.raises(SessionExpiredError):
+        await killed.exists("/leader")

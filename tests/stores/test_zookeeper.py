@@ -20,6 +20,7 @@ from bursar.errors import (
 )
 from bursar.runtime.clock import BootClock
 from bursar.stores import open_store, zookeeper_wire
+from bursar.stores.credentials import Credentials
 from bursar.stores.zookeeper import ZookeeperStore, read_address
 from bursar.stores.zookeeper_link import Link
 from bursar.world import SECOND_NS, Create, Set, Store
@@ -66,10 +67,7 @@ class ZookeeperVenue:
         connection is cut, and when it comes back the session is over."""
         assert isinstance(store, ZookeeperStore)
         link = store._link
-        thief = Link(link._ensemble, self.clock, link.timeout_ns)
-        thief.session, thief._password = link.session, link._password
-        await thief.open()
-        await thief.close()
+        await Link(link._ensemble, self.clock, link.timeout_ns).end(link.credentials)
 
     async def close(self) -> None:
         for store in self.stores:
@@ -318,3 +316,39 @@ async def test_an_unknown_outcome_is_settled_by_reading_back(venue: ZookeeperVen
         await store.sync()
         data, stat = await store.get("/a")
         assert (data, stat.version) == (b"mine", 1)
+
+
+class Kept:
+    """A record in memory."""
+
+    def __init__(self, former: Credentials | None = None) -> None:
+        self.kept = former
+
+    def former(self) -> Credentials | None:
+        return self.kept
+
+    def keep(self, credentials: Credentials) -> None:
+        self.kept = credentials
+
+
+async def test_a_session_left_behind_is_ended_by_whoever_has_its_password(venue: ZookeeperVenue) -> None:
+    url, record = venue.servers.url(venue.chroot), Kept()
+    killed = await open_store(url, clock=venue.clock, timeout_ns=PATIENT_NS, record=record)
+    await killed.create("/leader", ephemeral=True)
+    assert record.kept is not None and record.kept.session == killed.session
+    guessed = Kept(Credentials(killed.session, bytes(16)))
+    other = await open_store(url, clock=venue.clock, timeout_ns=PATIENT_NS, record=guessed)
+    assert await other.exists("/leader") is not None, "the number alone is not enough"
+    heir = await open_store(url, clock=venue.clock, timeout_ns=PATIENT_NS, record=record)
+    assert await heir.exists("/leader") is None
+    assert record.kept.session == heir.session
+    for store in (killed, other, heir):
+        await store.close()
+
+
+async def test_a_former_session_that_is_over_holds_nobody_up(venue: ZookeeperVenue) -> None:
+    url = venue.servers.url(venue.chroot)
+    record = Kept(Credentials(0x1234_5678_9ABC, b"0123456789abcdef"))
+    store = await open_store(url, clock=venue.clock, timeout_ns=PATIENT_NS, record=record)
+    assert record.kept is not None and record.kept.session == store.session
+    await store.close()

@@ -2,6 +2,7 @@
 
 state/lock              held while the node lives; two nodes never share a directory
 state/incarnation       how many lives the node has had
+state/session           how to end its session in the store, should it be killed (`session_record`)
 state/journals/NAME     what its protocols remember
 """
 
@@ -37,16 +38,25 @@ class StateDirectory:
     def begin_life(self) -> int:
         """Count one more life, durably, before the node says anything to anybody."""
         incarnation = self._read_incarnation() + 1
-        temporary, final = self.path / "incarnation.new", self.path / "incarnation"
+        self.write("incarnation", b"%d\n" % incarnation)
+        return incarnation
+
+    def write(self, name: str, data: bytes) -> None:
+        """Replace a file, durably and all at once."""
+        temporary = self.path / f"{name}.new"
         file = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
         try:
-            os.write(file, b"%d\n" % incarnation)
+            os.write(file, data)
             os.fsync(file)
         finally:
             os.close(file)
-        os.rename(temporary, final)
+        os.rename(temporary, self.path / name)
         sync_directory(self.path)
-        return incarnation
+
+    def lock_identity(self) -> tuple[int, int]:
+        """Which file it is that is locked: a copy of the directory has another."""
+        stat = os.fstat(self._lock)
+        return stat.st_dev, stat.st_ino
 
     def _read_incarnation(self) -> int:
         path = self.path / "incarnation"

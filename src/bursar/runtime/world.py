@@ -26,6 +26,7 @@ from bursar.runtime.journal import FileJournal
 from bursar.runtime.limits import Limits
 from bursar.runtime.network import SocketNetwork
 from bursar.runtime.routes import Address
+from bursar.runtime.session_record import FileSessionRecord
 from bursar.runtime.state import StateDirectory
 from bursar.runtime.words import SharedWords
 from bursar.stores import TIMEOUT_NS, open_store
@@ -165,7 +166,10 @@ async def open_world(
         node = Node(name, directory, network)
         opened.append(node)
         if isinstance(store, str):
-            store = await open_store(store, clock=clock, name=name, timeout_ns=session_timeout_ns)
+            record = FileSessionRecord(directory, store) if directory is not None else None
+            store = await open_store(
+                store, clock=clock, name=name, timeout_ns=session_timeout_ns, record=record
+            )
         opened.append(store)
         listening = await network.listen(listen) if listen is not None else None
     except BaseException:

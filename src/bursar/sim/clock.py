@@ -12,21 +12,32 @@ WALL_START_NS = 1_767_225_600 * SECOND_NS
 
 class DriftingClock:
     """World's `clock` of one life: `(PPM + drift_ppm) / PPM` local nanoseconds for each true one,
-    counted from boot, beginning at `start_ns`."""
+    counted from boot, beginning at `start_ns`. `origin` numbers the machine's boots."""
 
     def __init__(
-        self, loop: VirtualLoop, life: Life, drift_ppm: int, start_ns: int, wall_error_ns: int = 0
+        self,
+        loop: VirtualLoop,
+        life: Life,
+        drift_ppm: int,
+        start_ns: int,
+        wall_error_ns: int = 0,
+        boot: int = 0,
     ) -> None:
         self.drift_ppm = drift_ppm
         self._loop = loop
         self._life = life
         self._start_ns = start_ns
         self._wall_error_ns = wall_error_ns
+        self.boot = boot
         self._booted_ns = loop.now_ns
 
     def now(self) -> int:
         self._life.check()
         return self.read()
+
+    def origin(self) -> str:
+        self._life.check()
+        return str(self.boot)
 
     def read(self) -> int:
         """What it shows, also on a dead node: for the checks of a scenario."""

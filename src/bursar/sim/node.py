@@ -20,6 +20,9 @@ from bursar.world import SECOND_NS, Task, World
 
 START_MAX_NS = 1_000 * SECOND_NS
 WALL_ERROR_MAX_NS = SECOND_NS
+PROCESS_ONLY = 0.5
+"""How often only the process was started again, not the machine: its clock goes on, and it ends the
+session that it left in the store."""
 
 Failure = Callable[[Life, str, BaseException], None]
 """Told when a task ended with an error."""
@@ -84,6 +87,8 @@ class Node:
         self._failure = failure
         self._disk = Disk(around.chance, name)
         self._stream = around.chance.stream(f"node/{name}")
+        self._store: SimStore | None = None
+        self._boots = around.chance.stream(f"boots/{name}")
 
     @property
     def up(self) -> bool:
@@ -109,8 +114,12 @@ class Node:
         around, life = self._around, self.life
         loop = around.loop
         wall_error_ns = self._stream.randrange(-WALL_ERROR_MAX_NS, WALL_ERROR_MAX_NS)
-        start_ns = self._stream.randrange(0, START_MAX_NS)
-        self.clock = clock = DriftingClock(loop, life, self.drift_ppm, start_ns, wall_error_ns)
+        start_ns, boot, former = self._stream.randrange(0, START_MAX_NS), self.clock.boot + 1, 0
+        if self._store is not None and self._boots.random() < PROCESS_ONLY:
+            start_ns, boot, former = self.clock.read(), self.clock.boot, self._store.last_session
+        timeout_ns = around.session_timeout_ns
+        self.clock = clock = DriftingClock(loop, life, self.drift_ppm, start_ns, wall_error_ns, boot)
+        self._store = SimStore(around.store, loop, life, clock, spawn, timeout_ns, former)
         network = Port(around.fabric, loop, life, clock, around.history, spawn)
         around.fabric.ports[self.name] = network
         return World(
@@ -118,7 +127,7 @@ class Node:
             incarnation=self.incarnation,
             clock=clock,
             network=network,
-            store=SimStore(around.store, loop, life, clock, spawn, around.session_timeout_ns),
+            store=self._store,
             journal=lambda name: self._journal(life, name),
             words=SimWords(loop, life, clock, around.memory),
             random=NodeRandom(life, around.chance.stream(f"random/{self.name}/{self.incarnation}")),

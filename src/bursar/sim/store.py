@@ -146,7 +146,8 @@ class StoreServer:
 
 class SimStore(Shorthand):
     """World's `store` of one life. The session is opened when it is first used, so that a
-    scenario without a store pays nothing for heartbeats."""
+    scenario without a store pays nothing for heartbeats; `former`, that of an earlier life which
+    is known to be over, ends then."""
 
     def __init__(
         self,
@@ -156,6 +157,7 @@ class SimStore(Shorthand):
         clock: DriftingClock,
         spawn: Callable[[Any, str], Any],
         timeout_ns: int,
+        former: int = 0,
     ) -> None:
         self._server = server
         self._loop = loop
@@ -163,6 +165,7 @@ class SimStore(Shorthand):
         self._clock = clock
         self._spawn = spawn
         self._timeout_ns = timeout_ns
+        self._former = former
         self._session = 0
         self._expired = False
         self._trusted_until_ns = 0
@@ -172,7 +175,13 @@ class SimStore(Shorthand):
     def session(self) -> int:
         self._life.check()
         if self._session == 0:
+            self._server.tree.end_session(self._former)
             self._begin(self._clock.now(), self._server.open_session(self._life.name, self._timeout_ns))
+        return self._session
+
+    @property
+    def last_session(self) -> int:
+        """Also of a dead life, for the next one; 0 for none."""
         return self._session
 
     def trusted_until(self) -> int:

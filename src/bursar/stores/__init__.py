@@ -17,6 +17,9 @@ once; `tree` keeps one in memory, a plain book that the simulator uses too; `dat
 SQLite, `schema` its tables, `writer` its thread; `zookeeper_wire` is ZooKeeper's format and
 `zookeeper_link` one session with it; `memory`, `sqlite` and `zookeeper` are the stores.
 
+A node that was killed leaves its session behind. Whoever opens a store with a `SessionRecord` has the
+session of its earlier life ended first, so that it does not wait for its own ghost (`credentials`).
+
 `sqlite` and time: sessions expire in boot time, so all processes must see the same one (one
 machine, one time namespace); a reboot ends them all. A process stopped while it holds the write
 lock keeps every other from changing anything, so for that long no owner is deposed either.
@@ -28,6 +31,7 @@ from urllib.parse import SplitResult, unquote, urlsplit
 from weakref import WeakValueDictionary
 
 from bursar.errors import UsageError
+from bursar.stores.credentials import SessionRecord
 from bursar.stores.tree import Tree
 from bursar.world import SECOND_NS, Clock, Store
 
@@ -41,8 +45,16 @@ _FORMS = "memory://, memory://NAME, sqlite:///absolute/path or zookeeper://host:
 _trees: WeakValueDictionary[str, Tree] = WeakValueDictionary()
 
 
-async def open_store(url: str, *, clock: Clock, name: str = "", timeout_ns: int = TIMEOUT_NS) -> Store:
-    """Open a session on the store that the URL names. `name` tells people whose session it is.
+async def open_store(
+    url: str,
+    *,
+    clock: Clock,
+    name: str = "",
+    timeout_ns: int = TIMEOUT_NS,
+    record: SessionRecord | None = None,
+) -> Store:
+    """Open a session on the store that the URL names. `name` tells people whose session it is;
+    `record` knows the one of an earlier life, which is ended.
 
     `memory://` is a tree of its own for each call; `memory://NAME` one for all callers of that
     name in this process, gone with the last of them. Raises UsageError for a URL that makes no
@@ -51,11 +63,11 @@ async def open_store(url: str, *, clock: Clock, name: str = "", timeout_ns: int 
     if parts.scheme == "memory":
         return _open_memory(parts, clock, name, timeout_ns)
     if parts.scheme == "sqlite":
-        return await _open_sqlite(url, parts, clock, name, timeout_ns)
+        return await _open_sqlite(url, parts, clock, name, timeout_ns, record)
     if parts.scheme == "zookeeper":
         from bursar.stores.zookeeper import ZookeeperStore
 
-        return await ZookeeperStore.open(parts, clock, timeout_ns=timeout_ns)
+        return await ZookeeperStore.open(parts, clock, timeout_ns=timeout_ns, record=record)
     raise UsageError(f"store {url!r}: unknown scheme {parts.scheme!r}, write {_FORMS}")
 
 
@@ -78,7 +90,9 @@ def _open_memory(parts: SplitResult, clock: Clock, name: str, timeout_ns: int) -
     return MemoryStore(tree, clock, timeout_ns=timeout_ns, name=name)
 
 
-async def _open_sqlite(url: str, parts: SplitResult, clock: Clock, name: str, timeout_ns: int) -> Store:
+async def _open_sqlite(
+    url: str, parts: SplitResult, clock: Clock, name: str, timeout_ns: int, record: SessionRecord | None
+) -> Store:
     from bursar.stores.sqlite import SqliteStore
 
     path = unquote(parts.path)
@@ -86,4 +100,4 @@ async def _open_sqlite(url: str, parts: SplitResult, clock: Clock, name: str, ti
         raise UsageError(
             f"store {url!r}: name a file by its absolute path, sqlite:///var/lib/bursar/store.db"
         )
-    return await SqliteStore.open(path, clock, timeout_ns=timeout_ns, name=name)
+    return await SqliteStore.open(path, clock, timeout_ns=timeout_ns, name=name, record=record)

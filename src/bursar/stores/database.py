@@ -24,6 +24,7 @@ from pathlib import Path
 
 from bursar.errors import NodeMissingError, SessionExpiredError, StoreError
 from bursar.stores.bounds import name_of, parent_of
+from bursar.stores.credentials import Credentials
 from bursar.stores.draft import Draft, Node, Result
 from bursar.stores.schema import LOCK_PATIENCE_NS, is_busy
 from bursar.world import MILLISECOND_NS, SECOND_NS, Operation
@@ -144,12 +145,12 @@ class Database:
 
     # Sessions
 
-    def open_session(self, name: str, timeout_ns: int) -> int:
+    def open_session(self, name: str, timeout_ns: int, password: bytes = b"") -> int:
         expires_ns = boot_ns() + timeout_ns
         self._changed = True
         cursor = self._execute(
-            "INSERT INTO sessions (name, boot, timeout_ns, expires_ns) VALUES (?, ?, ?, ?)",
-            (name, self.boot, timeout_ns, expires_ns),
+            "INSERT INTO sessions (name, boot, timeout_ns, expires_ns, password) VALUES (?, ?, ?, ?, ?)",
+            (name, self.boot, timeout_ns, expires_ns, password),
         )
         assert cursor.lastrowid is not None
         self._expiries = {}
@@ -183,6 +184,12 @@ class Database:
     def expire_due(self) -> None:
         for session in self.due():
             self.end_session(session)
+
+    def end_former(self, former: Credentials) -> None:
+        """End that session if it is one of this file's: elsewhere the number is another's."""
+        found = self._execute("SELECT 1 FROM sessions WHERE id = ? AND password = ?", former).fetchone()
+        if found is not None:
+            self.end_session(former.session)
 
     def end_session(self, session: int) -> None:
         """End it, if it has not ended: its ephemeral nodes go at a revision of their own."""

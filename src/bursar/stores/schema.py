@@ -10,7 +10,7 @@ from bursar.errors import StoreError
 from bursar.world import SECOND_NS
 
 APPLICATION_ID = 0x42757273  # "Burs"
-SCHEMA_VERSION = 1
+SCHEMA_VERSION = 2
 PAGE_BYTES = 2048
 """A change dirties two pages or three; smaller ones make its commit measurably shorter."""
 LOCK_PATIENCE_NS = 5 * SECOND_NS
@@ -27,7 +27,7 @@ _SCHEMA = (
     "CREATE INDEX owners ON nodes (owner) WHERE owner != 0",
     """CREATE TABLE sessions (
         id INTEGER PRIMARY KEY AUTOINCREMENT, name TEXT NOT NULL, boot TEXT NOT NULL,
-        timeout_ns INTEGER NOT NULL, expires_ns INTEGER NOT NULL
+        timeout_ns INTEGER NOT NULL, expires_ns INTEGER NOT NULL, password BLOB NOT NULL
     ) STRICT""",
     "CREATE TABLE changes (revision INTEGER PRIMARY KEY, paths TEXT) STRICT",
     "INSERT INTO nodes VALUES ('', '', x'', 0, 1, 1, 0, 0, 0)",

@@ -11,12 +11,14 @@ its `data_version`; watches poll that.
 from __future__ import annotations
 
 import asyncio
+import secrets
 import sqlite3
 from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
 
 from bursar.errors import SessionExpiredError, StoreError
 from bursar.stores.bounds import check_operations, check_path, check_timeout
+from bursar.stores.credentials import PASSWORD_BYTES, Credentials, SessionRecord
 from bursar.stores.database import Database
 from bursar.stores.draft import Result
 from bursar.stores.schema import explain, prepare
@@ -36,12 +38,22 @@ Value = TypeVar("Value")
 class SqliteStore(Shorthand):
     """One session on the file. `open` makes it, in the event loop that will use it."""
 
-    def __init__(self, path: str, clock: Clock, reader: Database, *, timeout_ns: int, name: str) -> None:
+    def __init__(
+        self,
+        path: str,
+        clock: Clock,
+        reader: Database,
+        *,
+        timeout_ns: int,
+        name: str,
+        record: SessionRecord | None,
+    ) -> None:
         self._path = path
         self._clock = clock
         self._reader = reader
         self._timeout_ns = timeout_ns
         self._name = name
+        self._record = record
         self._loop = asyncio.get_running_loop()
         self._session = 0
         self._trusted_until_ns = 0
@@ -53,13 +65,21 @@ class SqliteStore(Shorthand):
         self._writer = Writer(path, timeout_ns // HEARTBEATS_PER_TIMEOUT, clock.now, self._note_heartbeat)
 
     @classmethod
-    async def open(cls, path: str, clock: Clock, *, timeout_ns: int, name: str = "") -> SqliteStore:
+    async def open(
+        cls,
+        path: str,
+        clock: Clock,
+        *,
+        timeout_ns: int,
+        name: str = "",
+        record: SessionRecord | None = None,
+    ) -> SqliteStore:
         """Open the file, creating it if need be, and a session. Raises StoreError."""
         check_timeout(timeout_ns)
         reader = await asyncio.to_thread(_open_reader, path)
-        store = cls(path, clock, reader, timeout_ns=timeout_ns, name=name)
+        store = cls(path, clock, reader, timeout_ns=timeout_ns, name=name, record=record)
         try:
-            await store.renew()
+            await store._begin(record.former() if record is not None else None)
         except BaseException:
             await store.close()
             raise
@@ -73,19 +93,28 @@ class SqliteStore(Shorthand):
         return self._trusted_until_ns
 
     async def renew(self) -> int:
+        return await self._begin(None)
+
+    async def _begin(self, former: Credentials | None) -> int:
+        """A new session; the one before it ends in the same transaction."""
         sent_ns = self._clock.now()
         old = self._session
+        password = secrets.token_bytes(PASSWORD_BYTES)
 
         def replace_session(database: Database) -> int:
+            if former is not None:
+                database.end_former(former)
             if old:
                 database.end_session(old)
-            return database.open_session(self._name, self._timeout_ns)
+            return database.open_session(self._name, self._timeout_ns, password)
 
         session: int = await self._write(replace_session)
         self._expire(old)
         self._session = session
         self._writer.keep_alive(session)
         self._trusted_until_ns = sent_ns + self._timeout_ns * 2 // 3
+        if self._record is not None:
+            await asyncio.to_thread(self._record.keep, Credentials(session, password))
         return session
 
     async def get(self, path: str) -> tuple[bytes, Stat]:

@@ -26,6 +26,7 @@ from urllib.parse import SplitResult, parse_qsl, unquote
 from bursar.errors import NodeExistsError, NodeMissingError, SessionExpiredError, StoreError, UsageError
 from bursar.stores import zookeeper_wire as wire
 from bursar.stores.bounds import check_operations, check_path, check_timeout
+from bursar.stores.credentials import SessionRecord
 from bursar.stores.draft import Result
 from bursar.stores.shorthand import Shorthand
 from bursar.stores.watches import FlagWatch
@@ -40,22 +41,35 @@ _FORM = "zookeeper://host:port,host:port/chroot"
 class ZookeeperStore(Shorthand):
     """Implements `bursar.world.Store`. See the module's docstring."""
 
-    def __init__(self, ensemble: Ensemble, chroot: str, clock: Clock, timeout_ns: int) -> None:
+    def __init__(
+        self,
+        ensemble: Ensemble,
+        chroot: str,
+        clock: Clock,
+        timeout_ns: int,
+        record: SessionRecord | None = None,
+    ) -> None:
         """Use `open`."""
         self._ensemble = ensemble
         self._chroot = chroot
         self._clock = clock
         self._timeout_ns = timeout_ns
+        self._record = record
         self._acl = _make_access(ensemble.auth)
         self._link = Link(ensemble, clock, timeout_ns)
         self._watches: dict[str, dict[FlagWatch, None]] = {}
 
     @classmethod
-    async def open(cls, parts: SplitResult, clock: Clock, *, timeout_ns: int) -> ZookeeperStore:
+    async def open(
+        cls, parts: SplitResult, clock: Clock, *, timeout_ns: int, record: SessionRecord | None = None
+    ) -> ZookeeperStore:
         """Open a session. Raises UsageError or StoreError."""
         check_timeout(timeout_ns)
         ensemble, chroot = read_address(parts)
-        store = cls(ensemble, chroot, clock, timeout_ns)
+        former = record.former() if record is not None else None
+        if former is not None:
+            await Link(ensemble, clock, timeout_ns).end(former)
+        store = cls(ensemble, chroot, clock, timeout_ns, record)
         await store._begin()
         return store
 
@@ -86,6 +100,8 @@ class ZookeeperStore(Shorthand):
         link.on_end = self._expire
         await link.open()
         try:
+            if self._record is not None:
+                await asyncio.to_thread(self._record.keep, link.credentials)
             await self._make_chroot()
         except BaseException:
             await link.close()

@@ -23,6 +23,7 @@ from typing import Any
 
 from bursar.errors import FormatError, SessionExpiredError, StoreError, StoreUnknownError
 from bursar.stores import zookeeper_wire as wire
+from bursar.stores.credentials import Credentials
 from bursar.world import MILLISECOND_NS, SECOND_NS, Clock
 
 HEARTBEATS_PER_TIMEOUT = 6
@@ -105,6 +106,21 @@ class Link:
                 "is it running, and is this the address?"
             ) from error
         self._keeper = asyncio.get_running_loop().create_task(self._keep(), name="zookeeper.keeper")
+
+    @property
+    def credentials(self) -> Credentials:
+        return Credentials(self.session, self._password)
+
+    async def end(self, former: Credentials) -> None:
+        """End the session of a process that is gone: take it over, and close it. If no server is
+        reached in time, its own timeout ends it."""
+        self.session, self._password = former
+        try:
+            async with asyncio.timeout(CONNECT_MAX_S):
+                await self._connect_somewhere()
+        except TimeoutError:
+            self.closed = True
+        await self.close()
 
     async def ask(self, kind: int, body: bytes, what: str, decode: Decode, *, changes: bool = False) -> Any:
         """Send a request and wait for its answer."""

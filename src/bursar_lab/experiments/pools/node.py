@@ -34,6 +34,9 @@ class VirtualClock:
     def now(self) -> int:
         return self.ns
 
+    def origin(self) -> str:
+        return ""
+
     def wall(self) -> int:
         return self.ns
 
