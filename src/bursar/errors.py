@@ -43,7 +43,10 @@ class Refused(BursarError):  # an answer, not a fault
     why          one sentence for people
     limit        the number that stood in the way, where there is one
     remaining    what was left of it
-    retry_after  seconds until asking again makes sense, where that is known
+    retry_after  seconds after which the same call is granted, if nobody else asks; None where no time
+                 can be promised
+    reason       "limit": there is too little now; "amount": there is never so much; "tenant": the
+                 policy does not list the tenant
     """
 
     def __init__(
@@ -53,12 +56,14 @@ class Refused(BursarError):  # an answer, not a fault
         limit: int | None = None,
         remaining: int | None = None,
         retry_after: float | None = None,
+        reason: str = "limit",
     ) -> None:
         super().__init__(why)
         self.why = why
         self.limit = limit
         self.remaining = remaining
         self.retry_after = retry_after
+        self.reason = reason
 
 
 class Unknown(BursarError):  # an answer, not a fault

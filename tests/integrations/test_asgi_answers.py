@@ -8,7 +8,7 @@ import pytest
 from asgi_budget import WORLD, Budget
 
 from bursar.errors import Refused
-from bursar.integrations.asgi.answers import Writer, is_of_unknown_tenant
+from bursar.integrations.asgi.answers import Writer
 from bursar.policy import parse
 from bursar.resource.door import Resource
 
@@ -82,9 +82,3 @@ def test_a_refusal_says_when_to_come_back_only_if_that_can_be_promised() -> None
     told = dict(writer.write_refusal(Refused("no", limit=5, remaining=0, retry_after=0.2)))
     assert told[b"retry-after"] == b"1" and told[b"ratelimit"] == b'"api";r=0;t=1'
     assert writer.write_refusal(Refused("no")) == []
-
-
-def test_only_a_refusal_that_says_so_is_of_an_unknown_tenant() -> None:
-    assert is_of_unknown_tenant(Refused('api has no tenant "acmee"; did you mean "acme"?'), "acmee")
-    assert not is_of_unknown_tenant(Refused("vm-7 is held by ops"), "acme")
-    assert not is_of_unknown_tenant(Refused('it has no tenant "acme"', limit=5), "acme")

@@ -21,6 +21,7 @@ from bursar.runtime.messages import (
     Statistics,
     Take,
 )
+
 from bursar.runtime.network import SocketNetwork
 from bursar.world import SECOND_NS, Message
 

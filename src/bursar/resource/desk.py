@@ -114,7 +114,7 @@ class Desk:
         except UsageError as error:
             return wire.Misused(str(error))
         except Refused as refused:
-            return wire.Refusal(refused.why, refused.limit, refused.remaining, refused.retry_after)
+            return _write_refusal(refused)
         except Unknown as unknown:
             return wire.Uncertain(unknown.why, unknown.fallback)
 
@@ -203,7 +203,7 @@ class Desk:
             return wire.Misused(str(error))
         except Refused as refused:
             self.counts["refused"] += 1
-            return wire.Refusal(refused.why, refused.limit, refused.remaining, refused.retry_after)
+            return _write_refusal(refused)
         except Unknown as unknown:
             self.counts["unknown"] += 1
             return wire.Uncertain(unknown.why, unknown.fallback)
@@ -347,6 +347,12 @@ class Desk:
         if held.granted.id and held.door.decider.offers.settles:
             return None  # it is settled by its id, or expires by its policy
         return held.door.lose(held.granted)
+
+
+def _write_refusal(refused: Refused) -> wire.Refusal:
+    return wire.Refusal(
+        refused.why, refused.limit, refused.remaining, refused.retry_after, refused.reason
+    )
 
 
 def describe(door: Resource) -> wire.Described:

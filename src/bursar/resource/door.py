@@ -214,7 +214,9 @@ class Resource:
         if ticket.names:
             self._check_names(ticket.names)
         if policy is not None and policy.tenants and tenant not in policy.tenants:
-            raise Refused(f'{self.name} has no tenant "{tenant}"{suggest(tenant, policy.tenants)}')
+            raise Refused(
+                f'{self.name} has no tenant "{tenant}"{suggest(tenant, policy.tenants)}', reason="tenant"
+            )
         most = self.decider.most(ticket)
         if most is not None and ticket.amount > most:
             self._tallies[tenant].refuse(ticket.amount)
@@ -222,6 +224,7 @@ class Resource:
                 f"{tenant} asked for {ticket.amount} tokens of {self.name} at once, and never gets more than "
                 f"{most}: ask for less",
                 limit=most,
+                reason="amount",
             )
 
     def _check_key(self, key: str) -> None:

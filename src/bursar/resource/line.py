@@ -241,7 +241,11 @@ def read_error(reply: Message) -> BursarError | None:
     match reply:
         case wire.Refusal():
             return Refused(
-                reply.why, limit=reply.limit, remaining=reply.remaining, retry_after=reply.retry_after
+                reply.why,
+                limit=reply.limit,
+                remaining=reply.remaining,
+                retry_after=reply.retry_after,
+                reason=reply.reason,
             )
         case wire.Uncertain():
             return Unknown(reply.why, fallback=reply.fallback)

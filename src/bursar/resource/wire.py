@@ -133,6 +133,7 @@ class Refusal(Message, frozen=True):
     limit: int | None = None
     remaining: int | None = None
     retry_after: float | None = None
+    reason: str = "limit"
 
 
 class Uncertain(Message, frozen=True):

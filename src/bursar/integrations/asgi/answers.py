@@ -133,10 +133,6 @@ def no_tenant(detail: str) -> Problem:
     return Problem(400, "No tenant", detail)
 
 
-def is_of_unknown_tenant(error: Refused, tenant: str) -> bool:
-    """Whether the policy does not list the tenant, rather than gives it nothing now."""
-    return error.limit is None and f'has no tenant "{tenant}"' in error.why
-
 
 def unknown_tenant(tenant: str, resource: str) -> Problem:
     """Says no more than the client said itself: not which tenants there are."""

@@ -130,7 +130,7 @@ class BursarMiddleware:
         return grant
 
     def _refuse(self, tenant: str, error: Refused) -> Problem:
-        if answers.is_of_unknown_tenant(error, tenant):
+        if error.reason == "tenant":
             logs.warning("asgi.unknown_tenant", resource=self._name, why=error.why)
             return answers.unknown_tenant(tenant, self._name)
         return answers.refused(self._name, error, self._writer)

@@ -18,7 +18,8 @@ from envoy.service.ratelimit.v3 import rls_pb2
 from bursar.errors import Refused, Unknown, UsageError
 from bursar.integrations.envoy.listening import add_port
 from bursar.policy import Tls
-from bursar.resource import Grant, Resource
+from bursar.resource.door import Resource
+from bursar.resource.grants import Grant
 from bursar.runtime import logs
 from bursar.runtime.client import Bursar
 
@@ -57,7 +58,7 @@ class DecisionService:
             await context.abort(grpc.StatusCode.INVALID_ARGUMENT, why)
         self._under_way += 1
         try:
-            return await self._decide(resource, request)  # type: ignore[arg-type]  # abort raises
+            return await self._decide(resource, request)
         except Unknown as error:
             self.counts["unknown"] += 1
             await context.abort(grpc.StatusCode.UNAVAILABLE, error.why)
@@ -94,12 +95,13 @@ class DecisionService:
         if tenant is None or amount == 0:
             return True  # it concerns nobody here
         try:
-            grant = resource.try_acquire(tenant, amount) or await resource.acquire(tenant, amount)
+            grant = await resource.acquire(tenant, amount)
         except Refused as refused:
+            self.counts["strangers"] += refused.reason == "tenant"
             _explain(status, refused)
             return False
         except UsageError:
-            self.counts["strangers"] += 1
+            self.counts["strangers"] += 1  # a name that nobody can have
             status.code = _OVER
             return False
         granted.append(grant)

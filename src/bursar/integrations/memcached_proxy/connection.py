@@ -20,7 +20,7 @@ from bursar.integrations.memcached_proxy.commands import (
     Request,
     Scan,
 )
-from bursar.resource import Grant
+from bursar.resource.grants import Grant
 from bursar.runtime import eager, logs
 
 if TYPE_CHECKING:

@@ -10,7 +10,7 @@ from typing import Any
 from bursar.errors import UsageError
 from bursar.integrations.memcached_proxy.connection import ClientLink
 from bursar.policy.names import is_loopback
-from bursar.resource import Resource
+from bursar.resource.door import Resource
 from bursar.runtime import logs
 from bursar.runtime.routes import Address
 

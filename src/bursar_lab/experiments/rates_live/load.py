@@ -10,12 +10,13 @@ from typing import Protocol
 
 from bursar.integrations.file_backend import FileBackend
 from bursar.integrations.memcached_backend import MemcachedBackend
+from bursar.rates import choices
 from bursar.rates.dispatcher import Dispatcher
-from bursar.world import SECOND_NS, World
+from bursar.resource import Granted, Ticket
+from bursar.world import World
 from bursar_lab.experiments.rates_live.plan import Flow, Plan
 from bursar_lab.experiments.ycsb import Workload
 
-WAIT_NS = 3600 * SECOND_NS
 TICK_S = 0.004
 LOAD_AT_ONCE = 500
 
@@ -158,9 +159,13 @@ class Load:
             self._unanswered[tenant] -= 1
 
     async def _send(self, tenant: str) -> None:
-        await self._queues.take(tenant, 1, WAIT_NS)
+        ticket = Ticket(tenant, 1)
+        choices.decide([self._queues], ticket)
+        granted = await ticket.wait()
+        if not isinstance(granted, Granted):
+            return
         try:
             await self._requests.perform()
             self.done += 1
         finally:
-            self._queues.finished()
+            self._queues.finish(granted.data)
