@@ -58,7 +58,7 @@ class DecisionService:
             await context.abort(grpc.StatusCode.INVALID_ARGUMENT, why)
         self._under_way += 1
         try:
-            return await self._decide(resource, request)
+            return await self._decide(resource, request)  # type: ignore[arg-type]  # abort raises
         except Unknown as error:
             self.counts["unknown"] += 1
             await context.abort(grpc.StatusCode.UNAVAILABLE, error.why)

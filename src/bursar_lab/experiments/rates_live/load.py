@@ -13,10 +13,11 @@ from bursar.integrations.memcached_backend import MemcachedBackend
 from bursar.rates import choices
 from bursar.rates.dispatcher import Dispatcher
 from bursar.resource import Granted, Ticket
-from bursar.world import World
+from bursar.world import SECOND_NS, World
 from bursar_lab.experiments.rates_live.plan import Flow, Plan
 from bursar_lab.experiments.ycsb import Workload
 
+WAIT_NS = 3600 * SECOND_NS
 TICK_S = 0.004
 LOAD_AT_ONCE = 500
 
@@ -159,8 +160,8 @@ class Load:
             self._unanswered[tenant] -= 1
 
     async def _send(self, tenant: str) -> None:
-        ticket = Ticket(tenant, 1)
-        choices.decide([self._queues], ticket)
+        ticket = Ticket(tenant, 1, wait_ns=WAIT_NS)
+        choices.decide_among([self._queues], ticket)
         granted = await ticket.wait()
         if not isinstance(granted, Granted):
             return
