@@ -8,7 +8,7 @@ import os
 import random
 import signal
 import subprocess
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any
 
@@ -28,7 +28,9 @@ from bursar.integrations.memcached_proxy.commands import (
     ReplyReader,
     Request,
 )
-from bursar.resource import Explanation, Grant, Resource
+from bursar.resource import Decider, Explanation, Granted, Offers, Ticket
+from bursar.resource.door import Resource
+from bursar.runtime.world import open_world
 
 # --- commands and replies, without I/O ----------------------------------------------------------
 
@@ -134,45 +136,51 @@ def test_a_server_that_talks_nonsense_is_found_out() -> None:
 # --- a real memcached ---------------------------------------------------------------------------
 
 
-class Tokens(Resource):
-    """So many tokens a tenant; `delay` lets waiting be seen. Counts what is given back."""
+class Tokens(Decider):
+    """So many tokens a tenant; what waits goes when `give` brings more. Counts what is given back."""
 
     kind = "rate"
+    name = "cache"
+    offers = Offers(lots=True)
 
     def __init__(self, tokens: dict[str, int]) -> None:
-        super().__init__("cache")
         self.left = dict(tokens)
         self.open = 0
-        self.more = asyncio.Event()
+        self.waiting: list[Ticket] = []
 
-    def try_acquire(self, tenant: str, amount: int = 1) -> Grant | None:
-        if tenant not in self.left:
-            raise UsageError(f"no tenant {tenant}")
-        if self.left[tenant] < amount:
-            return None
-        self.left[tenant] -= amount
+    def is_ready(self) -> bool:
+        return True
+
+    def most(self, ticket: Ticket) -> int | None:
+        if ticket.tenant not in self.left:
+            raise Refused(f"no tenant {ticket.tenant}", reason="tenant")
+        return None
+
+    def decide(self, ticket: Ticket) -> None:
+        if self.left[ticket.tenant] < ticket.amount:
+            self.waiting.append(ticket)
+            return
+        self.left[ticket.tenant] -= ticket.amount
         self.open += 1
-        return Grant(self, tenant, amount)
+        ticket.give(Granted(ticket.amount))
 
-    async def _take(self, tenant: str, amount: int, wait_ns: int, key: str | None) -> Grant:
-        grant = self.try_acquire(tenant, amount)
-        if grant is None and wait_ns:
-            await asyncio.wait_for(self.more.wait(), wait_ns / 1e9)
-            grant = self.try_acquire(tenant, amount)
-        if grant is None:
-            if tenant == "vague":
-                raise Unknown("nobody answers")
-            raise Refused(f"{tenant} has used its tokens", limit=1, remaining=0, retry_after=0.25)
-        return grant
+    def give(self, tenant: str, tokens: int) -> None:
+        self.left[tenant] += tokens
+        waiting, self.waiting = self.waiting, []
+        for ticket in waiting:
+            self.decide(ticket)
 
-    async def _give_back(self, grant: Grant) -> None:
+    def withdraw(self, ticket: Ticket) -> Refused | Unknown | None:
+        self.waiting.remove(ticket)
+        if ticket.tenant == "vague":
+            return Unknown("nobody answers")
+        return Refused(f"{ticket.tenant} has used its tokens", limit=1, remaining=0, retry_after=0.25)
+
+    def finish(self, granted: Granted) -> None:
         self.open -= 1
 
     def explain(self, tenant: str) -> Explanation:
         return Explanation(resource=self.name, kind=self.kind, tenant=tenant, sentences=())
-
-    def statistics(self) -> Mapping[str, Any]:
-        return {}
 
 
 class Stand:
@@ -204,10 +212,14 @@ async def memcached() -> AsyncIterator[tuple[int, subprocess.Popen[bytes]]]:
 @pytest.fixture
 async def stand(memcached: Any) -> AsyncIterator[Stand]:
     tokens = Tokens({"acme": 1_000_000, "few": 2, "vague": 0})
-    proxy = Proxy(tokens, f"127.0.0.1:{memcached[0]}", slow_timeout_s=0.5, stall_timeout_s=0.5)
+    world = await open_world("proxy")
+    door = Resource(world, tokens, None)
+    await door.start()
+    proxy = Proxy(door, f"127.0.0.1:{memcached[0]}", slow_timeout_s=0.5, stall_timeout_s=0.5)
     (address,) = await proxy.listen({"127.0.0.1:0": None})
     yield Stand(proxy, tokens, address.port, memcached[1])
     proxy.close()
+    await world.close()
 
 
 @asynccontextmanager
@@ -299,8 +311,7 @@ async def test_a_request_waits_for_its_tokens_if_told_to_and_those_behind_it_too
         assert await reader.readline() == b"END\r\n"
         with pytest.raises(TimeoutError):
             await asyncio.wait_for(reader.readline(), 0.2)
-        stand.tokens.left["few"] = 1
-        stand.tokens.more.set()
+        stand.tokens.give("few", 1)
         assert await reader.readline() == b"END\r\n"
         assert await reader.readline() == b"END\r\n"
 
@@ -347,8 +358,8 @@ async def test_a_server_that_dies_is_said_so(stand: Stand) -> None:
     assert b"cannot be reached" in await ask(stand.port, b"")
 
 
-async def test_connections_beyond_the_bound_are_turned_away(memcached: Any) -> None:
-    proxy = Proxy(Tokens({"acme": 9}), f"127.0.0.1:{memcached[0]}", connections_max=1)
+async def test_connections_beyond_the_bound_are_turned_away(stand: Stand, memcached: Any) -> None:
+    proxy = Proxy(stand.proxy.resource, f"127.0.0.1:{memcached[0]}", connections_max=1)
     (address,) = await proxy.listen({"127.0.0.1:0": None})
     async with connect(address.port) as (reader, writer):
         writer.write(b"get acme:a\r\n")
@@ -357,9 +368,9 @@ async def test_connections_beyond_the_bound_are_turned_away(memcached: Any) -> N
     proxy.close()
 
 
-async def test_it_listens_on_loopback_only(memcached: Any) -> None:
+async def test_it_listens_on_loopback_only(stand: Stand) -> None:
     with pytest.raises(UsageError, match="loopback only"):
-        await Proxy(Tokens({}), "127.0.0.1:1").listen({"0.0.0.0:0": None})
+        await Proxy(stand.proxy.resource, "127.0.0.1:1").listen({"0.0.0.0:0": None})
 
 
 def test_the_tenant_is_the_prefix() -> None:

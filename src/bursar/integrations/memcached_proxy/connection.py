@@ -261,6 +261,9 @@ class ClientLink(asyncio.Protocol):
             self._loop.call_soon(self.advance)
 
     def _explain(self, tenant: str, error: BursarError) -> bytes:
+        if isinstance(error, UsageError) or (isinstance(error, Refused) and error.reason == "tenant"):
+            self._proxy.counts["strangers"] += 1
+            return STRANGER
         if isinstance(error, Refused):
             self._proxy.counts["refused"] += 1
             after = "" if error.retry_after is None else f"; retry in {error.retry_after:.3f} s"
@@ -268,9 +271,6 @@ class ClientLink(asyncio.Protocol):
         if isinstance(error, Unknown):
             self._proxy.counts["unknown"] += 1
             return b"SERVER_ERROR the quota cannot be learnt now\r\n"
-        if isinstance(error, UsageError):
-            self._proxy.counts["strangers"] += 1
-            return STRANGER
         raise error
 
     def _put(self, request: Request, reply: bytes) -> None:
