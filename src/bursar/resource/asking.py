@@ -156,14 +156,23 @@ class Asking:
     # -- shadow mode: everybody goes, and what would have been refused is counted
 
     def _leave_ghost(self, ticket: Ticket) -> Granted:
-        """The caller goes at once; its request waits on, and counts only if its time runs out."""
+        """The caller goes at once; its request waits on, and counts only if it is refused."""
+        ticket.late = self._hear_ghost
         self._deadlines.add(self._now() + self._patience_ns(ticket), self._expire_ghost, ticket)
         return self._grant_shadow(ticket, ticket)
 
-    def _expire_ghost(self, ticket: Ticket) -> None:
-        if ticket.answer is None and ticket.late is None:
+    def _hear_ghost(self, ticket: Ticket, answer: Answer) -> None:
+        ticket.answer = answer
+        if not isinstance(answer, Granted):
             self._tallies[ticket.tenant].let_through(ticket.amount)
-            self._abandon(ticket)
+
+    def _expire_ghost(self, ticket: Ticket) -> None:
+        if ticket.answer is None:
+            self._hear_ghost(ticket, self._forget_ghost(ticket))
+
+    def _forget_ghost(self, ticket: Ticket) -> BursarError:
+        ticket.late = self._undo
+        return self._decider.withdraw(ticket) or Unknown("nobody waits for it")
 
     def _let_through(self, ticket: Ticket) -> Granted:
         self._tallies[ticket.tenant].let_through(ticket.amount)
@@ -184,6 +193,6 @@ class Asking:
             if ghost.answer.ahead:
                 self._decider.end_lot(ghost.tenant, ghost.answer, Seen(), ghost.answer.ahead)
             return self._give_back(ghost.tenant, ghost.answer, None)
-        if ghost.answer is None and ghost.late is None:
-            self._abandon(ghost)
+        if ghost.answer is None:
+            ghost.answer = self._forget_ghost(ghost)
         return None
