@@ -168,11 +168,17 @@ class Asking:
 
     def _expire_ghost(self, ticket: Ticket) -> None:
         if ticket.answer is None:
-            self._hear_ghost(ticket, self._forget_ghost(ticket))
+            hear, ticket.late = ticket.late, self._undo
+            answer = self._decider.withdraw(ticket) or Unknown("nobody waits for it")
+            assert hear is not None, "a ghost is heard of"
+            hear(ticket, answer)
 
-    def _forget_ghost(self, ticket: Ticket) -> BursarError:
-        ticket.late = self._undo
-        return self._decider.withdraw(ticket) or Unknown("nobody waits for it")
+    def _end_late_ghost(self, ticket: Ticket, answer: Answer) -> None:
+        """The caller was done before its request was decided: what is granted now was used."""
+        self._hear_ghost(ticket, answer)
+        ending = self._end_granted_ghost(ticket)
+        if ending is not None:
+            self._world.spawn(self._end(ending), f"{self._decider.kind}.{self._decider.name}.ghost")
 
     def _let_through(self, ticket: Ticket) -> Granted:
         self._tallies[ticket.tenant].let_through(ticket.amount)
@@ -185,14 +191,18 @@ class Asking:
         return granted
 
     def end_ghost(self, granted: Granted) -> Awaitable[None] | None:
-        """A caller that shadow mode let go is done: so is the request that it left behind."""
+        """A caller that shadow mode let go is done. The request that it left behind waits on if it is
+        not decided: it still counts what becomes of it."""
         ghost: Ticket | None = granted.data
         if ghost is None:
             return None
-        if isinstance(ghost.answer, Granted):
-            if ghost.answer.ahead:
-                self._decider.end_lot(ghost.tenant, ghost.answer, Seen(), ghost.answer.ahead)
-            return self._give_back(ghost.tenant, ghost.answer, None)
         if ghost.answer is None:
-            ghost.answer = self._forget_ghost(ghost)
-        return None
+            ghost.late = self._end_late_ghost
+        return self._end_granted_ghost(ghost)
+
+    def _end_granted_ghost(self, ghost: Ticket) -> Awaitable[None] | None:
+        if not isinstance(ghost.answer, Granted):
+            return None
+        if ghost.answer.ahead:
+            self._decider.end_lot(ghost.tenant, ghost.answer, Seen(), ghost.answer.ahead)
+        return self._give_back(ghost.tenant, ghost.answer, None)

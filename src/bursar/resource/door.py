@@ -258,7 +258,7 @@ class Resource:
 
     def give_back(self, tenant: str, granted: Granted, used: int | None) -> Awaitable[None] | None:
         """A grant is over; `used` None: all of it was used. Done once what is returned is."""
-        if granted.fallback == "shadow":
+        if granted.fallback == "shadow" and self.policy is not None:
             return self.asking.end_ghost(granted)
         unused = 0 if used is None else granted.amount - used
         self._tallies[tenant].returned += unused
@@ -270,7 +270,7 @@ class Resource:
 
     def lose(self, granted: Granted) -> Awaitable[None] | None:
         """Whoever held it, at a client of a daemon, is gone and said nothing."""
-        if granted.fallback == "shadow":
+        if granted.fallback == "shadow" and self.policy is not None:
             return self.asking.end_ghost(granted)
         return self.decider.lose(granted)
 
