@@ -73,7 +73,7 @@ async def test_connections_beyond_the_bound_are_turned_away(monkeypatch: pytest.
     server = HttpServer({"/live": say_fine})
     at = await server.listen("127.0.0.1:0")
     held = [await asyncio.open_connection(at.host, at.port) for _ in range(2)]
-    assert await ask(at, b"") == b""
+    assert await ask(at, b"GET /live HTTP/1.1\r\n\r\n") == b""
     held[0][1].close()
     async with asyncio.timeout(5):
         while await ask(at, b"GET /live HTTP/1.1\r\n\r\n") == b"":

@@ -25,13 +25,20 @@ async def world() -> AsyncIterator[LiveWorld]:
     await world.close()
 
 
+class Everything(Alerts):
+    """Tells everything, however often."""
+
+    def add(self, alert: Alert, now_s: float) -> None:
+        self._tell(alert, None, now_s)
+
+
 class Watched:
     """A resource, its watch, and what was told of it."""
 
     def __init__(self, resource: Resource) -> None:
         self.resource = resource
         self.told: list[Alert] = []
-        self.watch = Watch({"cache": resource}, Alerts({}, self.told.append))
+        self.watch = Watch({"cache": resource}, Everything({}, self.told.append))
 
     async def look(self) -> list[tuple[str, str, str]]:
         """(name, tenant, severity) of what this look told."""

@@ -9,6 +9,7 @@ import msgspec
 
 from bursar.pools.engine import Engine
 from bursar.pools.monitor import Monitor
+from bursar.resource.rows import Rows
 from bursar.resource.statistics import counter, gauge, labelled, listed
 
 
@@ -48,7 +49,7 @@ def read_statistics(monitor: Monitor, engines: Mapping[str, Engine]) -> PoolStat
         issued=book.accounts.issued(),
         used=0 if book.outcome is None else book.outcome.used,
         unreachable=monitor.unreachable + sum(engine.unreachable for engine in engines.values()),
-        tenants={name: read_tenant(engine) for name, engine in engines.items()},
+        tenants=Rows(engines, lambda name: read_tenant(engines[name])),
         overreserving=tuple(book.alerts()),
     )
 

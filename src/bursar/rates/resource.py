@@ -248,7 +248,8 @@ class RateDecider(Decider):
         return self._telling.explain(tenant, terms, self._policy)
 
     def statistics(self) -> RateStatistics:
-        return self._telling.count(terms_of(self._policy), self._policy)
+        policy = self._policy
+        return self._telling.count(lambda tenant: _find_terms(policy, policy.tenants[tenant]), policy)
 
 
 class ServerDecider(Decider):

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import msgspec
 
-from bursar.resource.statistics import counter, gauge, labelled
+from bursar.resource.statistics import counter, gauge, labelled, listed
 
 
 class CellStatistics(msgspec.Struct, frozen=True, kw_only=True):
@@ -28,7 +28,8 @@ class ServerStatistics(msgspec.Struct, frozen=True, kw_only=True):
     good: Annotated[bool, gauge("whether its tokens are good now")]
     alone: Annotated[bool, gauge("whether it goes on without a controller (without_bursar)")]
     in_service: Annotated[int, gauge("requests that it is busy with, where its capacity is estimated")]
-    tenants: Annotated[Mapping[str, CellStatistics], labelled("tenant")]
+    # Tenants times servers would be too many series for whoever stores them.
+    tenants: Annotated[Mapping[str, CellStatistics], listed("each tenant at the server")]
 
 
 class TenantStatistics(msgspec.Struct, frozen=True, kw_only=True):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 from bursar.policy.values import RatePolicy
@@ -13,6 +13,7 @@ from bursar.rates.placement import Placement
 from bursar.rates.statistics import CellStatistics, RateStatistics, ServerStatistics, TenantStatistics
 from bursar.rates.views import Terms
 from bursar.resource import Explanation
+from bursar.resource.rows import Rows
 from bursar.world import SECOND_NS, World
 
 Figures = dict[str, int | float | str | bool | None]
@@ -82,7 +83,7 @@ class Telling:
         if policy.shadow:
             yield "Shadow mode: nothing is refused, only counted."
 
-    def count(self, terms: Mapping[str, Terms], policy: RatePolicy) -> RateStatistics:
+    def count(self, find_terms: Callable[[str], Terms], policy: RatePolicy) -> RateStatistics:
         newest = max((server.book.period for server in self._servers.values()), default=0)
         return RateStatistics(
             leading=self._book.leading,
@@ -91,7 +92,7 @@ class Telling:
             period_s=policy.period_ns / SECOND_NS,
             interval_s=self._book.interval_ns / SECOND_NS,
             servers={name: self._count_server(server) for name, server in self._servers.items()},
-            tenants={tenant: self._count_tenant(tenant, each) for tenant, each in terms.items()},
+            tenants=Rows(policy.tenants, lambda tenant: self._count_tenant(tenant, find_terms(tenant))),
         )
 
     def _count_tenant(self, tenant: str, terms: Terms) -> TenantStatistics:
@@ -120,13 +121,12 @@ class Telling:
             good=book.may_dispatch(self._world.clock.now()),
             alone=book.alone,
             in_service=server.services.count,
-            tenants={tenant: _count_cell(server, tenant) for tenant in book.tenants},
+            tenants=Rows(book.tenants, lambda tenant: _count_cell(server, tenant)),
         )
 
 
 def _count_cell(server: Dispatcher, tenant: str) -> CellStatistics:
-    index, scheduler = server.book.index(tenant), server.book.scheduler
-    assert index is not None, "every server knows every tenant of the policy"
+    index, scheduler = _find(server, tenant), server.book.scheduler
     allowance = scheduler.read_allowance(index)
     return CellStatistics(
         allowance=None if allowance >= UNBOUNDED else allowance,
@@ -138,6 +138,13 @@ def _count_cell(server: Dispatcher, tenant: str) -> CellStatistics:
 
 
 def _read_counts(server: Dispatcher, tenant: str) -> tuple[int, int, int]:
-    index = server.book.index(tenant)
-    assert index is not None, "every server knows every tenant of the policy"
+    index = _find(server, tenant)
     return server.charged[index], server.charged_alone[index], server.returned[index]
+
+
+def _find(server: Dispatcher, tenant: str) -> int:
+    """Raises KeyError if the tenant has gone since its row was to be read."""
+    index = server.book.index(tenant)
+    if index is None:
+        raise KeyError(tenant)
+    return index

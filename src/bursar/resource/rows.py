@@ -18,7 +18,7 @@ import msgspec
 RowT = TypeVar("RowT", covariant=True)
 StructT = TypeVar("StructT", bound=msgspec.Struct)
 
-PORTION = 100
+PORTION = 250
 """Rows that are made before others have their turn."""
 
 

@@ -7,6 +7,7 @@ from typing import Annotated
 
 import msgspec
 
+from bursar.resource.rows import Rows
 from bursar.resource.statistics import counter, gauge, labelled, listed
 from bursar.shares.book import TargetBook
 from bursar.shares.target import Progress
@@ -46,13 +47,17 @@ def read_statistics(book: TargetBook, progress: Progress) -> ShareStatistics:
         skipped=progress.skipped,
         handed_out=progress.tokens,
         tokens=book.handout.tokens,
-        tenants={name: _read_tenant(book, name) for name in book.tenants},
+        tenants=Rows(book.tenants, lambda name: _read_tenant(book, name)),
         problems=tuple(progress.problems),
     )
 
 
 def _read_tenant(book: TargetBook, tenant: str) -> ShareTenantStatistics:
-    weight, record = book.terms(tenant).weight, book.record(tenant)
+    """Raises KeyError if the tenant has gone since its row was to be read."""
+    terms = book.terms(tenant)
+    if terms is None:
+        raise KeyError(tenant)
+    weight, record = terms.weight, book.record(tenant)
     line = book.handout.lines.get(tenant)
     if line is None:
         return ShareTenantStatistics(weight=weight, record=record)
