@@ -77,7 +77,7 @@ class Decider(Protocol):
     name: str
     offers: Offers
     verbs: Mapping[str, Verb] = {}
-    collect: Callable[[], None] = _nothing
+    collect: Callable[[], None] = staticmethod(_nothing)
     """Set by the door. Called by the kind before it looks at demand: what was spent from lots here
     is observed then."""
 
