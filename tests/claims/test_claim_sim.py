@@ -29,16 +29,6 @@ def test_seeds(part: int) -> None:
         run_seed("claim", seed, keep=100)
 
 
-FOUND = (1233, 9218)
-"""Seeds that found something once. 1233: the late end of an earlier grant freed what the next one had.
-9218: a name was followed by a node that had ceased to tell of it, so a task waited for ever."""
-
-
-@pytest.mark.parametrize("seed", FOUND)
-def test_what_a_seed_found_is_not_found_again(seed: int) -> None:
-    run_seed("claim", seed, keep=100)
-
-
 def test_nothing_is_planned_on_a_name_that_has_an_owner() -> None:
     layout = Layout("things")
     book = ClaimBook(layout, "i1.1")
@@ -112,6 +102,18 @@ class MissesRemovals(ClaimBook):
         return [operation for plan in plans for operation in plan.operations]
 
 
+class ForgetsKeys(ClaimBook):
+    """Lets two claims have the same key."""
+
+    def _take_key(self, task: Task) -> list[Operation]:
+        return []
+
+    def _close(self, operations: list[Operation], after: Task, version: int, *, busy: bool = True) -> None:
+        super()._close(operations, after, version, busy=busy)
+        if after.key:
+            operations.remove(Delete(self.layout.key(after.key)))
+
+
 @pytest.mark.parametrize(
     ("book", "says"),
     [
@@ -121,6 +123,7 @@ class MissesRemovals(ClaimBook):
         (LeavesOneBehind, "has no record|still owned|which is"),
         (ForgetsFences, "phase fell"),
         (MissesRemovals, "owned|phase fell|not owned|guard|not removed"),
+        (ForgetsKeys, "with the same key"),
     ],
 )
 def test_a_book_that_is_wrong_in_one_thing_is_caught(book: type[ClaimBook], says: str) -> None:

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner
 
-from bursar.claims.resource import ClaimResource, open_resource
+from bursar.claims.resource import open_resource
 from bursar.cli import make_app
 from bursar.errors import UsageError
 from bursar.policy import ClaimPolicy
@@ -28,12 +28,12 @@ def write_policy(folder: Path) -> Path:
 async def leave_a_queue(folder: Path) -> tuple[str, str]:
     """One claim that is held, one task that waits for it; then the process is gone."""
     world = await open_world("n", store=f"sqlite://{folder}/store.db")
-    resource: ClaimResource = open_resource(world, "things", ClaimPolicy(name="things"))
+    resource = open_resource(world, "things", ClaimPolicy(name="things"))
     await resource.start()
     grant = await resource.claim(["vm-7:E"], "ops")
-    waiting = await resource.submit("acme", "vm-7:E, vm-8:S")
+    waiting: str = await resource.verb("submit", tenant="acme", names="vm-7:E, vm-8:S")
     await world.close()
-    return str(grant.data), waiting
+    return grant.id, waiting
 
 
 def test_the_queue_is_listed_explained_and_changed(tmp_path: Path) -> None:

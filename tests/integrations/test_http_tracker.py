@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-import asyncio
 import json
 import threading
 from collections.abc import Iterator
@@ -53,14 +52,15 @@ async def test_a_task_is_done_by_the_service_and_its_end_is_learnt(service: tupl
     world = await open_world("n", store="memory://")
     resource = open_resource(world, "x", ClaimPolicy(name="x"), tracker=HttpTracker(url))
     await resource.start()
-    id = await resource.submit("ops", "vm-7:E", payload=b"\x00go")
-    end = await asyncio.wait_for(resource.wait_for(id), 20)
-    assert (end.outcome, end.result) == ("ok", b"done")
+    id = await resource.verb("submit", tenant="ops", names="vm-7:E", payload=b"\x00go")
+    end = await resource.verb("wait_for", id=id, timeout=20)
+    assert (end["outcome"], end["result"]) == ("ok", b"done")
     told = seen.taken[f"/tasks/{id}"]
     assert (told["key"], told["payload"], told["attempt"]) == (id, "AGdv", 1)
     assert told["header"] == f'"vm-7"={told["fences"]["vm-7"]}'
-    refused = await asyncio.wait_for(resource.wait_for(await resource.submit("banned", "vm-7:E")), 20)
-    assert refused.outcome == "failed" and b"HTTP 400" in refused.result
+    banned = await resource.verb("submit", tenant="banned", names="vm-7:E")
+    refused = await resource.verb("wait_for", id=banned, timeout=20)
+    assert refused["outcome"] == "failed" and b"HTTP 400" in refused["result"]
     await resource.stop()
     await world.close()
 

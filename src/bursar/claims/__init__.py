@@ -12,13 +12,18 @@ while waiting for another, so nothing deadlocks and nothing stands idle in the h
     queue           who waits for what and who is next: the algorithm, pure (3.2, 6.2.1, 6.2.2)
     book            every transaction that changes who owns what, with the invariants (4.3)
     desk, courier   an instance: carries transactions, looks after tasks, takes over (4.4, 6.2.3)
+    acquisitions    claims from a ticket to its answer: the same key once, nothing held by nobody
+    settling        what the store has of a claim, where nobody here knows
+    holding         claims that this process holds, and how each ends
     tracker         how a task is done and how its end is learnt (4.1)
     fences, guards  numbers that tell an old owner from a new one, and who checks them
-    app, resource   what users call
+    verbs, app      tasks as users submit, read and cancel them; tasks as functions
+    resource        what the kind offers the front door
 
 An instance is one class in layers, each of which knows those before it: ground (what it knows, its
-session), waiting (names that tasks wait for), ending, claiming, doing (with a tracker), granting,
-takeover (tasks that nobody looks after, and who looks after which), sweeping (what is no longer used).
+session), waiting (names that tasks wait for), ending, claiming (tasks taken in and taken back), doing
+(with a tracker), granting, takeover (tasks that nobody looks after, and who looks after which), sweeping
+(what is no longer used). It holds the `acquisitions`.
 
 **Why it is safe.** The store decides: see the invariants in `book`. An instance may be stale, slow,
 paused, cut off or dead; several may run; replies may be lost. Execution is at least once, its

@@ -15,16 +15,14 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Awaitable, Callable, Iterable
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import msgspec
 
 from bursar.claims.requirements import Lookup, Template
 from bursar.claims.tracker import Dispatch
 from bursar.errors import FormatError, UsageError
-
-if TYPE_CHECKING:
-    from bursar.claims.resource import ClaimResource
+from bursar.resource.decider import Verb
 
 Function = Callable[..., Awaitable[Any]]
 GIVEN = ("fence", "key")
@@ -62,14 +60,15 @@ class Functions:
 
     async def submit(
         self,
-        resource: ClaimResource,
+        verb: Verb,
         function: Function | str,
         arguments: dict[str, Any],
         *,
         tenant: str,
         **options: Any,
     ) -> str:
-        """Queue one call and return its id; `options` are those of `ClaimResource.submit`."""
+        """Queue one call and return its id. `verb(name, **arguments)` does what else the resource can
+        do, here or at a daemon; `options` are those of its verb `submit`."""
         name = self._find_name(function)
         called, template, lookup = self._functions[name]
         arguments = _complete(called, arguments)
@@ -78,7 +77,9 @@ class Functions:
         except (TypeError, ValueError, OverflowError) as error:
             raise UsageError(f"{name}: its arguments cannot be stored: {error}; give plain values") from error
         texts = {argument: str(value) for argument, value in arguments.items()}
-        return await resource.submit(tenant, template.fill(lookup, **texts), payload=payload, **options)
+        names = template.fill(lookup, **texts)
+        id: str = await verb("submit", tenant=tenant, names=names, payload=payload, **options)
+        return id
 
     def _find_name(self, function: Function | str) -> str:
         for name, (known, _, _) in self._functions.items():

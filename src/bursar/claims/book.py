@@ -29,6 +29,9 @@ Invariants of the store, each kept by every transaction made here:
    the *floor*, the highest phase of any name removed, at which a name begins that comes back; its
    version counts the removals, and every transaction on names checks it. So a version seen before
    a removal is never taken for the same number of a node that was created after it.
+7. *One claim a key.* The node of a key is created with the record of the claim that has it and removed
+   with it. The claim's own id is never used again, so that whoever ends it late, by a record and a
+   version that it once saw, cannot end the next claim of that key.
 """
 
 from __future__ import annotations
@@ -126,11 +129,15 @@ class ClaimBook:
         if task.kept:
             operations.append(CheckAbsent(self.layout.released(task.id)))
         operations.append(Create(self.layout.task(task.id), encode(task)))
+        operations += self._take_key(task)
         if take:
             operations.append(self.mark(task.id))
         else:
             operations.append(Set(self.layout.bell, b""))
         return operations
+
+    def _take_key(self, task: Task) -> list[Operation]:
+        return [Create(self.layout.key(task.key), task.id.encode())] if task.key else []
 
     def mark(self, id: str) -> Operation:
         """Look after a task: fails while another instance does."""
@@ -191,6 +198,7 @@ class ClaimBook:
             if task.kept:
                 operations.append(CheckAbsent(self.layout.released(task.id)))
             operations += [Create(self.layout.task(task.id), encode(after)), self.mark(task.id)]
+            operations += self._take_key(task)
         else:
             operations.append(Set(self.layout.task(task.id), encode(after), version))
         return Plan(task, -1 if version is None else version, after, operations, draft)
@@ -286,10 +294,22 @@ class ClaimBook:
         operations.append(Set(self.layout.task(task.id), encode(after), version))
         return Plan(task, version, after, operations, draft)
 
+    def inherit(self, task: Task, version: int, *, marked: bool) -> Plan:
+        """A granted claim goes to this process as it is. The record changes, so that whoever had it
+        before cannot end it any more."""
+        after = msgspec.structs.replace(task, holder=self.me, attempt=task.attempt + 1)
+        operations: list[Operation] = [Set(self.layout.task(task.id), encode(after), version)]
+        if marked:
+            operations.append(Delete(self.layout.busy(task.id)))
+        operations.append(self.mark(task.id))
+        return Plan(task, version, after, operations, self.draft())
+
     def _close(self, operations: list[Operation], after: Task, version: int, *, busy: bool = True) -> None:
         operations.append(Delete(self.layout.task(after.id), version))
         if busy:
             operations.append(Delete(self.layout.busy(after.id)))
+        if after.key:
+            operations.append(Delete(self.layout.key(after.key)))
         if after.kept:
             operations.append(Create(self.layout.released(after.id), encode(after)))
 

@@ -1,8 +1,6 @@
-"""Tasks put in the queue, and claims: names held by the code that asks."""
+"""Tasks put in the queue and taken back; claims that move from one process to another."""
 
 from __future__ import annotations
-
-import asyncio
 
 from bursar.claims.ending import Ending
 from bursar.claims.ground import (
@@ -10,32 +8,27 @@ from bursar.claims.ground import (
     RETRY_NS,
     Lost,
     Mine,
-    SessionLost,
 )
 from bursar.claims.model import Outcome, State, Task
 from bursar.errors import (
-    BursarError,
     NodeExistsError,
-    Refused,
     SessionExpiredError,
     StoreUnknownError,
-    Unknown,
 )
-from bursar.world import MILLISECOND_NS, Delete
 
 
 class Claiming(Ending):
-    """Takes in tasks and claims, and takes them back."""
+    """Takes in tasks, and takes them back."""
 
     async def submit(self, task: Task) -> Task:
         """Put a task in the queue, once: submitting it again finds the one that is there."""
         while True:
-            await self._wait_for_session()
-            generation = self._generation
+            await self.wait_for_session()
+            generation = self.generation
             try:
                 takes = self._tracker is not None
                 await self.world.store.transact(self.book.submit(task, take=takes))
-                if takes and generation == self._generation and task.id not in self.mine:
+                if takes and generation == self.generation and task.id not in self.mine:
                     self._admit(Mine(task, 0))
                 return task
             except NodeExistsError:
@@ -47,16 +40,16 @@ class Claiming(Ending):
                 self._unsure[task.id] = None
                 self._look.set()
             except SessionExpiredError:
-                self._expired(generation)
-                await self._wait_for_session()
+                self.expire(generation)
+                await self.wait_for_session()
 
     async def _find_known(self, id: str, generation: int) -> Task | None:
         try:
             await self.world.store.sync()
             return await self._find(id)
         except SessionExpiredError:
-            self._expired(generation)
-            await self._wait_for_session()
+            self.expire(generation)
+            await self.wait_for_session()
         except StoreUnknownError:
             await self.world.clock.sleep(RETRY_NS)
         return None
@@ -67,74 +60,10 @@ class Claiming(Ending):
             return found[0]
         return await self.desk.read_released(id)
 
-    async def claim(self, task: Task, wait_ns: int) -> Task:
-        """Grant or raise Refused or Unknown. The record returned carries the phases."""
-        until_ns = self.world.clock.now() + wait_ns
-        while True:
-            await self._wait_for_session()
-            try:
-                return await self._claim_once(task, max(0, until_ns - self.world.clock.now()))
-            except SessionLost:
-                # A claim lives in a session. It begins anew in the next, once it is sure that the
-                # store has granted nothing in the name of the old one.
-                again = await self._withdraw(task.id, "expired")
-                if not again or self.world.clock.now() >= until_ns:
-                    raise
-
-    async def _claim_once(self, task: Task, wait_ns: int) -> Task:
-        waiter: asyncio.Future[Task] = asyncio.get_running_loop().create_future()
-        self._waiters[task.id] = waiter
-        timer = self.world.spawn(self._give_up_later(task.id, wait_ns), f"claims.{self.resource}.wait")
-        try:
-            self._admit(Mine(task, None, patient=wait_ns > 0))
-            return await waiter
-        except asyncio.CancelledError:
-            self._spawn(self._withdraw(task.id, "cancelled"), "withdraw")
-            raise
-        finally:
-            timer.cancel()
-            self._waiters.pop(task.id, None)
-
-    async def _give_up_later(self, id: str, wait_ns: int) -> None:
-        if wait_ns > 0:
-            await self.world.clock.sleep(wait_ns)
-            await self._give_up(id)
-
-    async def _give_up(self, id: str) -> None:
-        """The wait is over: take the claim back, unless it was granted at the last moment."""
-        why = self.why(id)
-        withdrawn = await self._withdraw(id, "expired")
-        waiter = self._waiters.get(id)
-        if waiter is None or waiter.done():
-            return
-        if withdrawn:
-            waiter.set_exception(Refused(why))
-        else:
-            waiter.set_exception(Unknown("the claim could not be taken back in time; it may be granted yet"))
-
-    async def _withdraw(self, id: str, outcome: Outcome) -> bool:
-        """True if it surely is not granted, and will not be."""
-        mine = self.mine.get(id)
-        if mine is None:
-            return await self._withdraw_stored(id, outcome)
-        while mine.granting:
-            await self.world.clock.sleep(5 * MILLISECOND_NS)
-        if self.mine.get(id) is not mine:
-            return await self._withdraw_stored(id, outcome)
-        if mine.task.state is not State.PENDING:
-            if id not in self._held:
-                await self.release(id, outcome)
-                return True
-            return False
-        if mine.version is None:
-            self._drop(id)
-            return True
-        return await self._withdraw_stored(id, outcome)
-
-    async def _withdraw_stored(self, id: str, outcome: Outcome) -> bool:
-        """Take back a record that nobody granted. Works whoever looks after it."""
+    async def withdraw_stored(self, id: str, outcome: Outcome) -> bool:
+        """Take back a record that waits; False if it waits no more. Works whoever looks after it."""
         for _ in range(END_TRIES):
-            generation = self._generation
+            generation = self.generation
             try:
                 await self.world.store.sync()
                 found = await self.desk.read_task(id)
@@ -143,29 +72,34 @@ class Claiming(Ending):
                     return True
                 task, version = found
                 if task.state is not State.PENDING:
-                    return await self._let_go(task, outcome)
+                    return False
                 plan = self.book.finish(task, version, outcome, ended=self.world.clock.wall())
-                operations = [op for op in plan.operations if op != Delete(self.layout.busy(id))]
-                await self.world.store.transact(operations)
+                await self._strip_mark(plan)
+                await self.world.store.transact(plan.operations)
                 self._drop(id)
-                await self._unmark(id)
                 return True
             except (*Lost, StoreUnknownError):
                 continue
             except SessionExpiredError:
-                self._expired(generation)
-                await self._wait_for_session()
+                self.expire(generation)
+                await self.wait_for_session()
         return False
 
-    async def _let_go(self, task: Task, outcome: Outcome) -> bool:
-        """A claim of this process that was granted unnoticed, and that no code holds."""
-        if not task.is_claim or task.holder != self.me or task.id in self._held:
-            return False
-        await self.release(task.id, outcome)
-        return True
-
-    async def _unmark(self, id: str) -> None:
+    async def inherit(self, task: Task, version: int, *, marked: bool) -> Task | None:
+        """Make a granted claim this process's own; None if it changed meanwhile. Its names and fences
+        stay; whoever held it before can no longer end it."""
+        generation = self.generation
+        plan = self.book.inherit(task, version, marked=marked)
         try:
-            await self.world.store.delete(self.layout.busy(id))
-        except BursarError:
-            return  # it is another's, or goes with the session
+            await self.world.store.transact(plan.operations)
+        except Lost:
+            self._count("races_lost")
+            return None
+        if generation != self.generation:
+            return None
+        assert plan.after is not None, "it goes on"
+        self.mine[task.id] = Mine(plan.after, version + 1)
+        self.queue.occupy(task.id, task.requirements)
+        self._kick.set()
+        self.world.trace("claim.inherited", task=task.id, attempt=plan.after.attempt)
+        return plan.after

@@ -26,14 +26,14 @@ from bursar.errors import FormatError, SessionExpiredError, StoreUnknownError
 
 
 class Instance(Sweeping):
-    """See above. `start` it, then `submit`, `claim` and `release`."""
+    """See above. `start` it, then `submit`; claims are asked for with `claims.ask`."""
 
     async def start(self) -> None:
         """Set the store up where that is needed, and begin to grant."""
         await self._join()
-        self._spawn(self._pump(), "pump")
-        self._spawn(self._look_after(), "look")
-        self._spawn(self._tend(), "tend")
+        self.spawn(self._pump(), "pump")
+        self.spawn(self._look_after(), "look")
+        self.spawn(self._tend(), "tend")
 
     def stop_taking(self) -> int:
         """Grant no more tasks; those that wait are left to others. Returns how many are being done."""
@@ -52,7 +52,7 @@ class Instance(Sweeping):
     async def _tend(self) -> None:
         """Aging, deadlines, and what nobody told of."""
         rounds = 0
-        while not self._stopping:
+        while not self.is_stopping:
             await self.world.clock.sleep(TEND_NS)
             rounds += 1
             wall_ns = self.world.clock.wall()
@@ -62,15 +62,22 @@ class Instance(Sweeping):
                 self._reserve_aged()
             for id, mine in list(self.mine.items()):
                 if mine.task.deadline and mine.task.deadline < wall_ns and mine.task.state is State.PENDING:
-                    self._spawn(self._give_up(id), "deadline")
+                    self.spawn(self._expire_task(id), "deadline")
             if rounds % (ASK_NS // TEND_NS) == 0 and self._is_idle() and self._has_foreign:
                 self._look.set()
             if rounds % (LOOK_NS // TEND_NS + 1) == 0:
                 self._look.set()
                 if self._sweeps():
-                    self._spawn(self._sweep_tasks(rounds), "sweep")
+                    self.spawn(self._sweep_tasks(rounds), "sweep")
             if rounds % (self._names_sweep_ns // TEND_NS + 1) == 0 and self._sweeps():
-                self._spawn(self._sweep_names(), "sweep")
+                self.spawn(self._sweep_names(), "sweep")
+
+    async def _expire_task(self, id: str) -> None:
+        """Too late for it to begin."""
+        try:
+            await self.withdraw_stored(id, "expired")
+        except (StoreUnknownError, FormatError) as error:
+            self.problem = str(error)  # it is tried again
 
     def _sweeps(self) -> bool:
         """One instance is enough; which one does not matter, nor that it is one."""
@@ -85,17 +92,17 @@ class Instance(Sweeping):
                 view = self.book.views.get(name)
                 if view is None or view.holding.reserved != id:
                     plan = self._plan_reservation(task, name, mode)
-                    self._spawn(self._reserve(plan, name), "reserve")
+                    self.spawn(self._reserve(plan, name), "reserve")
 
     def _plan_reservation(self, task: Task, name: str, mode: Mode) -> Reservation:
         return lambda: self.book.reserve(task, name, mode)
 
     async def _reserve(self, plan: Reservation, name: str) -> None:
-        generation = self._generation
+        generation = self.generation
         try:
             await self._write_reservation(plan, name, generation)
         except SessionExpiredError:
-            self._expired(generation)
+            self.expire(generation)
         except (StoreUnknownError, FormatError) as error:
             self.problem = str(error)
 

@@ -46,6 +46,14 @@ class Desk:
             return None
         return decode_task(path, data)
 
+    async def read_key(self, key: str) -> str | None:
+        """The id of the claim that has it."""
+        try:
+            data, _ = await self.repeat(lambda: self._store.get(self._layout.key(key)))
+        except NodeMissingError:
+            return None
+        return data.decode("ascii", "replace")
+
     async def read_floor(self) -> Floor:
         data, stat = await self.repeat(lambda: self._store.get(self._layout.names))
         if data and not data.isdigit():

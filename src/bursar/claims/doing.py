@@ -93,9 +93,12 @@ class Doing(Claiming):
 
     async def _bury(self, task: Task) -> None:
         """The holder of a running task is gone: as the policy says."""
-        generation = self._generation
+        generation = self.generation
         if self._dead_holder == "keep":
-            self._count("kept")
+            if task.is_claim:
+                self.leave_held(task)
+            else:
+                self._count("kept")
             return
         requeue = self._dead_holder == "requeue" and not task.is_claim
         try:
@@ -103,7 +106,7 @@ class Doing(Claiming):
             if not removed and task.id in self.mine and not self._is_superseded(task):
                 await self.release(task.id, "failed")  # it reported its end after all
         except SessionExpiredError:
-            self._expired(generation)
+            self.expire(generation)
         except (StoreUnknownError, Unknown, FormatError) as error:
             self.problem = str(error)
-            self._expired(generation)
+            self.expire(generation)

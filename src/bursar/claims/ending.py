@@ -31,11 +31,13 @@ from bursar.world import Delete
 class Ending(Waiting):
     """Gives back what a task owns, once."""
 
-    async def release(self, id: str, outcome: Outcome = "ok", result: bytes = b"") -> bool:
-        """Record the outcome and give everything back. False if it was taken away before."""
-        self._held.pop(id, None)
+    async def release(
+        self, id: str, outcome: Outcome = "ok", result: bytes = b"", *, only: Task | None = None
+    ) -> bool:
+        """Record the outcome and give everything back. False if it was taken away before, or if the
+        record is not `only` any more: another claim may have the same key by now."""
         for _ in range(END_TRIES):
-            generation = self._generation
+            generation = self.generation
             try:
                 mine = self.mine.get(id)
                 if mine is not None and mine.version is not None:
@@ -45,12 +47,12 @@ class Ending(Waiting):
                     if found is None:
                         return False
                     task, version = found
-                if task.state not in (State.RUNNING, State.DONE):
+                if task.state not in (State.RUNNING, State.DONE) or only not in (None, task):
                     return False
                 ended = await self._end(task, version, outcome, result)
             except SessionExpiredError:
-                self._expired(generation)
-                await self._wait_for_session()
+                self.expire(generation)
+                await self.wait_for_session()
                 continue
             if ended is not None:
                 return ended
@@ -65,7 +67,7 @@ class Ending(Waiting):
         ended = self.world.clock.wall() if task.kept else 0
         plan = self.book.finish(task, version, outcome, result, ended=ended)
         if task.id not in self.mine:
-            plan.operations.remove(Delete(self.layout.busy(task.id)))
+            await self._strip_mark(plan)
         try:
             await self._send_end(plan)
         except Lost:
@@ -75,12 +77,18 @@ class Ending(Waiting):
             self.book.forget(name for name, _ in task.needs)
             await self.desk.repeat(self.world.store.sync)
             if await self.desk.read_task(task.id) is not None:
-                return None
+                return await self._look_again(task, version)
             self._over(task)
             return not task.kept or await self.desk.read_released(task.id) == plan.after
         self.book.confirm(plan.draft, self.world.clock.now())
         self._over(task)
         return True
+
+    async def _strip_mark(self, plan: Plan) -> None:
+        """The mark of a task that ends goes with it, whoever looks after it, if anybody does."""
+        mark = self.layout.busy(plan.id)
+        if await self.desk.repeat(lambda: self.world.store.exists(mark)) is None:
+            plan.operations.remove(Delete(mark))
 
     # Ends that are ready together go together
 
@@ -89,7 +97,7 @@ class Ending(Waiting):
         end = End(plan, asyncio.get_running_loop().create_future())
         self._ends.append(end)
         if len(self._ends) == 1:
-            self._spawn(self._send_ends(), "ends")
+            self.spawn(self._send_ends(), "ends")
         await end.sent
 
     async def _send_ends(self) -> None:
@@ -101,7 +109,7 @@ class Ending(Waiting):
                 return
             self._ends = self._ends[len(batch) :]
             self._ends_in_flight += 1
-            self._spawn(self._commit_ends(batch), "ends")
+            self.spawn(self._commit_ends(batch), "ends")
 
     def _cut_ends(self) -> tuple[bool, list[End]]:
         """As many as fit one transaction, and whether they fill it."""
@@ -120,10 +128,10 @@ class Ending(Waiting):
             answer = error
         self._ends_in_flight -= 1
         if self._ends:
-            self._spawn(self._send_ends(), "ends")
+            self.spawn(self._send_ends(), "ends")
         if len(batch) > 1 and isinstance(answer, (*Lost, TooLargeError)):
             for end in batch:
-                self._spawn(self._commit_ends([end]), "ends")
+                self.spawn(self._commit_ends([end]), "ends")
                 self._ends_in_flight += 1
             return
         for end in batch:
@@ -147,7 +155,7 @@ class Ending(Waiting):
         if found is None:
             self._over(task)
             return False
-        if found[1] != version and found[0].state is not State.DONE:
+        if found != (task, version) and found[0].state is not State.DONE:
             self._taken_away(task)
             return False
         if task.id in self.mine:
@@ -210,8 +218,7 @@ class Ending(Waiting):
     def _removed(self, plan: Plan) -> None:
         self._count("deposed")
         self.world.trace("claim.deposed", task=plan.id, attempt=plan.task.attempt)
-        self._held.pop(plan.id, None)
-        self.deposed(plan.id)
+        self.claims.holdings.depose(plan.id, plan.task.attempt)
         if not self._is_superseded(plan.task):
             mine = self.mine.pop(plan.id, None)
             self._running.pop(plan.id, None)

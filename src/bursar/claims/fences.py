@@ -4,6 +4,9 @@ A fence is (epoch of the store, phase of the name) in one 63-bit number, so that
 orders them. A *guard* remembers the highest fence it saw for a name and refuses lower ones: an
 owner that was deposed while it slept carries a lower one than its successor. Sharers of one phase
 carry the same fence, so a guard takes them all.
+
+In shadow mode nothing is held, so nobody may write as if it were: the fence is then SHADOW_FENCE, lower
+than every real one, and a guard refuses it even if it saw none yet.
 """
 
 from __future__ import annotations
@@ -14,6 +17,8 @@ PHASE_BITS = 43
 EPOCH_MAX = 2**20 - 1
 HOUR_NS = 3_600_000_000_000
 HEADER = "Bursar-Fence"
+SHADOW_FENCE = 0
+"""No phase is 0, so no owner ever carries this."""
 
 
 class StaleFence(Refused):
@@ -21,7 +26,7 @@ class StaleFence(Refused):
 
 
 def make_fence(epoch: int, phase: int) -> int:
-    assert 0 <= epoch <= EPOCH_MAX and 0 <= phase < 2**PHASE_BITS, (epoch, phase)
+    assert 0 <= epoch <= EPOCH_MAX and 1 <= phase < 2**PHASE_BITS, (epoch, phase)
     return epoch << PHASE_BITS | phase
 
 
@@ -29,6 +34,12 @@ def make_epoch(wall_ns: int) -> int:
     """The epoch of a store that is set up now: hours since 1970. It only has to be larger than that
     of the store that was lost."""
     return min(max(wall_ns // HOUR_NS, 0), EPOCH_MAX)
+
+
+def check_real(name: str, fence: int) -> None:
+    """Raises StaleFence for a fence that no owner was ever given."""
+    if fence <= SHADOW_FENCE:
+        raise StaleFence(f"{name}: fence {fence} is nobody's: a claim in shadow mode holds nothing")
 
 
 class Guard:
@@ -39,6 +50,7 @@ class Guard:
 
     def check(self, name: str, fence: int) -> None:
         """Raises StaleFence. Check and use must not be separated by a wait."""
+        check_real(name, fence)
         highest = self._highest.get(name, 0)
         if fence < highest:
             raise StaleFence(f"{name}: fence {fence} is older than {highest}, which was seen here")

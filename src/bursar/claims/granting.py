@@ -12,7 +12,6 @@ from bursar.claims.ground import (
     SMALL_IN_FLIGHT_MAX,
     Lost,
     Mine,
-    SessionLost,
 )
 from bursar.claims.model import State
 from bursar.errors import (
@@ -48,7 +47,7 @@ class Granting(Doing):
                 return
             was_full = sum(len(plan.operations) for plan in plans) >= BATCH_OPERATIONS
             self._in_flight += 1
-            self._spawn(self._commit(plans), "grant")
+            self.spawn(self._commit(plans), "grant")
 
     def _plan_batch(self) -> list[Plan]:
         """As many as fit one transaction. A name that a transaction in flight writes is left alone
@@ -96,14 +95,14 @@ class Granting(Doing):
         self._kick.set()
 
     async def _commit(self, plans: list[Plan]) -> None:
-        generation = self._generation
+        generation = self.generation
         error: BursarError | None = None
         granted: list[Plan] = []
         try:
             granted = await self._attempt(plans)
         except (SessionExpiredError, StoreUnknownError, TooLargeError) as raised:
             error = raised
-        if generation != self._generation:
+        if generation != self.generation:
             return
         if granted:
             self.book.confirm(plans[0].draft, self.world.clock.now())
@@ -114,9 +113,8 @@ class Granting(Doing):
             self._refuse(plans, error)
         elif error is not None:
             # What this instance looks after is unknown now: look anew.
-            self._expired(generation)
-            for plan in plans:
-                self._fail(plan.id, SessionLost(f"{error}: nothing is known to be granted"))
+            self.problem = str(error)
+            self.expire(generation)
         elif granted:
             for plan in granted:
                 self._granted(plan)
@@ -139,8 +137,8 @@ class Granting(Doing):
         for plan in plans:
             self.queue.vacate(plan.id, plan.task.requirements)
             self.book.forget(name for name, _ in plan.task.needs)
+            self.claims.fail(plan.id, Refused(f"{error} (claim fewer names at once)"))
             self._drop(plan.id)
-            self._fail(plan.id, Refused(f"{error} (claim fewer names at once)"))
 
     async def _try_again(self, plans: list[Plan], generation: int) -> None:
         """Losers of a race: read what they need again, and let them wait on."""
@@ -153,26 +151,31 @@ class Granting(Doing):
             for plan in plans:
                 await self._reenter(plan, generation)
         except SessionExpiredError:
-            self._expired(generation)
+            self.expire(generation)
         except (StoreUnknownError, FormatError) as error:
             self.problem = str(error)
-            self._expired(generation)
+            self.expire(generation)
         self._kick.set()
 
     async def _reenter(self, plan: Plan, generation: int) -> None:
         mine = self.mine.get(plan.id)
-        if mine is None or generation != self._generation:
+        if mine is None or generation != self.generation:
             return
         mine.granting = False
-        if mine.version is not None:
-            found = await self.desk.read_task(plan.id)
-            if generation != self._generation or self.mine.get(plan.id) is not mine:
-                return
-            if found is None or found[0].state is not State.PENDING:
-                self._drop(plan.id)  # cancelled, or another instance has it
-                self._fail(plan.id, Refused("the claim was cancelled"))
-                return
-            mine.task, mine.version = found
+        if mine.version is None:
+            if mine.task.key:
+                self.claims.look_again(plan.id)  # another process may have used the key
+            else:
+                self._enter(mine)
+            return
+        found = await self.desk.read_task(plan.id)
+        if generation != self.generation or self.mine.get(plan.id) is not mine:
+            return
+        if found is None or found[0].state is not State.PENDING:
+            self.claims.fail(plan.id, Refused("the claim was cancelled"))
+            self._drop(plan.id)  # cancelled, or another instance has it
+            return
+        mine.task, mine.version = found
         self._enter(mine)
 
     def _granted(self, plan: Plan) -> None:
@@ -182,60 +185,55 @@ class Granting(Doing):
         self.queue.occupy(plan.id, mine.task.requirements)
         self._count("granted")
         self.world.trace("claim.granted", task=plan.id, attempt=mine.task.attempt)
-        if not mine.task.is_claim:
-            self._spawn(self._run(mine.task), "run")
-            return
-        waiter = self._waiters.get(plan.id)
-        if waiter is None or waiter.done():
-            self._spawn(self.release(plan.id, "cancelled"), "unwanted")
+        if mine.task.is_claim:
+            self.claims.grant(mine.task)
         else:
-            self._held[plan.id] = mine.task
-            waiter.set_result(mine.task)
+            self.spawn(self._run(mine.task), "run")
 
     def _record_waiting(self) -> None:
         """A claim that was not granted at once is written down, so that it keeps its place; one that
         does not want to wait is refused."""
         for id in list(self.queue.entries):
             mine = self.mine[id]
-            if mine.version is not None or mine.granting or not self.queue.blocked_by(id):
+            if mine.version is not None or not (why := self.why_blocked(id)):
                 continue
-            if mine.patient:
-                mine.granting = True
+            if self.claims.block(id, why):
                 self.queue.leave(id)
-                self._spawn(self._record(mine, self._generation), "record")
-            else:
-                why = self.why(id)
-                self._drop(id)
-                self._fail(id, Refused(why))
+                mine.recording = True
+                self.spawn(self._record(mine, self.generation), "record")
 
     async def _record(self, mine: Mine, generation: int) -> None:
-        task = mine.task
-        if task.id in self.queue.entries:
-            self.queue.leave(task.id)
-        mine.granting = True
+        """It is not in the queue meanwhile: a grant would create the record too."""
         try:
-            while generation == self._generation:
-                try:
-                    await self.world.store.transact(self.book.submit(task, take=True))
-                    break
-                except StoreUnknownError:
-                    if await self.desk.read_task(task.id) is not None:
-                        break
-                except NodeExistsError:
-                    found = await self.desk.read_task(task.id)
-                    if found is not None and found[0] == task:
-                        break
-                    self._drop(task.id)
-                    self._fail(task.id, Refused(f"the key of this claim is in use: {task.id}"))
-                    return
+            recorded = await self._write_down(mine, generation)
         except SessionExpiredError:
-            self._expired(generation)
-            self._fail(task.id, SessionLost("the store's session was lost while waiting"))
+            self.expire(generation)
             return
-        finally:
-            mine.granting = False
-        if generation != self._generation:
-            self._fail(task.id, SessionLost("the store's session was lost while waiting"))
-        elif self.mine.get(task.id) is mine:
+        except (StoreUnknownError, FormatError) as error:
+            self.problem = str(error)
+            recorded = False
+        if not self._is_kept(mine, generation):
+            return  # whoever dropped it removes the record
+        mine.recording = False
+        if recorded:
             mine.version = 0
             self._enter(mine)
+        else:
+            self.claims.look_again(mine.task.id)
+
+    async def _write_down(self, mine: Mine, generation: int) -> bool:
+        """False if the key is another's."""
+        task = mine.task
+        while self._is_kept(mine, generation):
+            try:
+                await self.world.store.transact(self.book.submit(task, take=True))
+                return True
+            except (StoreUnknownError, NodeExistsError) as error:
+                await self.desk.repeat(self.world.store.sync)
+                found = await self.desk.read_task(task.id)
+                if found is not None or isinstance(error, NodeExistsError):
+                    return found == (task, 0)
+        return False
+
+    def _is_kept(self, mine: Mine, generation: int) -> bool:
+        return generation == self.generation and self.mine.get(mine.task.id) is mine

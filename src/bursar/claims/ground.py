@@ -5,8 +5,9 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Coroutine, Mapping
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, cast
 
+from bursar.claims.acquisitions import Acquisitions
 from bursar.claims.book import ClaimBook, Draft, Idle, Plan
 from bursar.claims.desk import Desk
 from bursar.claims.fences import make_epoch
@@ -22,10 +23,12 @@ from bursar.errors import (
     NotEmptyError,
     SessionExpiredError,
     StoreUnknownError,
-    Unknown,
     VersionError,
 )
 from bursar.world import MILLISECOND_NS, SECOND_NS, Create, Operation, Watch, World
+
+if TYPE_CHECKING:
+    from bursar.claims.courier import Instance
 
 DeadHolder = Literal["keep", "requeue", "fail"]
 
@@ -49,6 +52,7 @@ HELPINGS = 4
 LOOK_AGAIN_NS = SECOND_NS
 """What falls to another instance, and is not taken by it for so long, anybody takes."""
 
+STOP_NS = 900 * MILLISECOND_NS
 TEND_NS = 200 * MILLISECOND_NS
 POLL_NS = 500 * MILLISECOND_NS
 RETRY_NS = 50 * MILLISECOND_NS
@@ -68,17 +72,18 @@ Lost = (VersionError, NodeExistsError, NodeMissingError, NotEmptyError)
 """A race that another one won: nothing changed."""
 
 
-class SessionLost(Unknown):
-    """The store's session ended while a claim was waiting or being granted."""
-
-
 @dataclass(slots=True)
 class Mine:
-    """A task that this instance looks after. version None: not in the store yet."""
+    """A task that this instance looks after. version None: not in the store yet.
+
+    granting    a transaction that grants it is under way
+    recording   one that writes it down, so that it keeps its place
+    patient     somebody waits, so that a name which another let go of a moment ago is no loss"""
 
     task: Task
     version: int | None
     granting: bool = False
+    recording: bool = False
     patient: bool = True
 
 
@@ -117,7 +122,6 @@ class Ground:
         self.epoch = 0
         self.mine: dict[str, Mine] = {}
         self.counts: dict[str, int] = {}
-        self.deposed: Callable[[str], None] = lambda id: None
         self.problem: str | None = None
         self._dead_holder = dead_holder
         self._aging_ns = aging_ns
@@ -127,11 +131,11 @@ class Ground:
         self._running: dict[str, None] = {}
         self._order = order
         self.queue = Queue(order, self._weights)
-        self._waiters: dict[str, asyncio.Future[Task]] = {}
-        self._held: dict[str, Task] = {}
+        # The layers above complete the instance before anybody claims.
+        self.claims = Acquisitions(cast("Instance", self))
         self._session = 0
         self._left = 0
-        self._generation = 0
+        self.generation = 0
         self._others = 0
         self._instances: list[str] = []
         self._node = instance_node(self.me, works=tracker is not None)
@@ -154,7 +158,7 @@ class Ground:
         self._followed: dict[str, str] = {}
         self._tracked: dict[str, None] = {}
         self._draining = False
-        self._stopping = False
+        self.is_stopping = False
 
     async def attach(self) -> None:
         """Be able to read and change what the store has, without looking after any task."""
@@ -162,20 +166,59 @@ class Ground:
         self._session = self.world.store.session
 
     async def stop(self) -> None:
-        """Let go of what waits and of every mark; what runs stays as it is, for others to find."""
-        self._stopping = True
-        for waiter in self._waiters.values():
-            if not waiter.done():
-                waiter.set_exception(Unknown("bursar is stopping; the claim was not granted here"))
-        self._forget_everything()
-        for path in [self.layout.instance(self._node), *(self.layout.busy(id) for id in list(self._held))]:
-            try:
-                await self.world.store.delete(path)
-            except BursarError:
-                continue  # it goes with the session
+        """Let go of what waits and of every mark, for at most a second; what runs or is held stays as
+        it is, for others to find."""
+        self.is_stopping = True
+        left = asyncio.Event()
+        self.spawn(self._leave(left), "stop")
+        timer = self.world.spawn(self._ring(left, STOP_NS), f"claims.{self.resource}.stop")
+        await left.wait()
+        timer.cancel()
 
-    def _spawn(self, work: Coroutine[Any, Any, Any], name: str) -> None:
+    async def _ring(self, left: asyncio.Event, after_ns: int) -> None:
+        await self.world.clock.sleep(after_ns)
+        left.set()
+
+    async def _leave(self, left: asyncio.Event) -> None:
+        await self.claims.stop()
+        self.generation += 1
+        self._forget_everything()
+        try:
+            await self.world.store.delete(self.layout.instance(self._node))
+            for id in self.claims.holdings.ids:
+                await self._unmark(id)
+        except BursarError as error:
+            self.problem = str(error)  # they go with the session
+        left.set()
+
+    async def _unmark(self, id: str) -> None:
+        """Unless it moved to another process."""
+        mark = await self.world.store.exists(self.layout.busy(id))
+        if mark is not None and mark.owner == self.world.store.session:
+            await self.world.store.delete(self.layout.busy(id))
+
+    @property
+    def has_session(self) -> bool:
+        return self._session != 0
+
+    @property
+    def is_trusted(self) -> bool:
+        """Whether the session cannot have ended, however slow the store is: what was seen, holds."""
+        return self.has_session and self.world.store.trusted_until() > self.world.clock.now()
+
+    def spawn(self, work: Coroutine[Any, Any, Any], name: str) -> None:
         self.world.spawn(work, f"claims.{self.resource}.{name}")
+
+    def reconfigure(self, dead_holder: DeadHolder, aging_ns: int, weights: Mapping[str, int]) -> None:
+        """What can change while it runs."""
+        self._dead_holder, self._aging_ns = dead_holder, aging_ns
+        self._weights.clear()
+        self._weights.update(weights)
+
+    @property
+    def instances(self) -> int:
+        """How many share the work."""
+        return self._others + 1
 
     def _count(self, what: str) -> None:
         self.counts[what] = self.counts.get(what, 0) + 1
@@ -188,11 +231,11 @@ class Ground:
                 await self._enrol()
                 self._session = self.world.store.session
                 self._look.set()
-                generation = self._generation
+                generation = self.generation
                 for path in (self.layout.instances, self.layout.bell):
-                    self._spawn(self._watch(path, generation, self._look.set), "watch")
+                    self.spawn(self._watch(path, generation, self._look.set), "watch")
                 if self._running_max is not None:
-                    self._spawn(self._watch(self.layout.asking, generation, self._hear), "watch")
+                    self.spawn(self._watch(self.layout.asking, generation, self._hear), "watch")
                 return
             except SessionExpiredError:
                 await self._renew(self.world.store.session)
@@ -259,27 +302,25 @@ class Ground:
         """Act whenever the node changes, for as long as this session lasts."""
         try:
             watch = await self._open_watch(path)
-            while generation == self._generation and not self._stopping:
+            while generation == self.generation and not self.is_stopping:
                 act()
                 await watch.changed()
             watch.close()
         except SessionExpiredError:
-            self._expired(generation)
+            self.expire(generation)
         except StoreUnknownError:
             await self.world.clock.sleep(RETRY_NS)
-            if generation == self._generation:
-                self._spawn(self._watch(path, generation, act), "watch")
+            if generation == self.generation:
+                self.spawn(self._watch(path, generation, act), "watch")
 
-    def _expired(self, generation: int) -> None:
+    def expire(self, generation: int) -> None:
         """The session is over: nothing that this instance believed to look after is its own."""
-        if generation != self._generation:
+        if generation != self.generation:
             return
-        self._generation += 1
+        self.generation += 1
         self.world.trace("claim.session_lost", instance=self.me)
+        self.claims.lose_session()
         self._forget_everything()
-        for waiter in self._waiters.values():
-            if not waiter.done():
-                waiter.set_exception(SessionLost("the store's session was lost while waiting"))
         self._left, self._session = self._session, 0
         self._look.set()
 
@@ -294,11 +335,6 @@ class Ground:
         self._followed.clear()
         self._tracked.clear()
 
-    async def _wait_for_session(self) -> None:
-        while self._session == 0 and not self._stopping:
+    async def wait_for_session(self) -> None:
+        while self._session == 0 and not self.is_stopping:
             await self.world.clock.sleep(RETRY_NS)
-
-    def _fail(self, id: str, error: BursarError) -> None:
-        waiter = self._waiters.get(id)
-        if waiter is not None and not waiter.done():
-            waiter.set_exception(error)

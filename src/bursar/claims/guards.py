@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from bursar.claims.fences import StaleFence
+from bursar.claims.fences import StaleFence, check_real
 from bursar.errors import FormatError
 
 TABLE = "bursar_fences"
@@ -36,6 +36,7 @@ class SqlGuard:
     def check(self, connection: Any, name: str, fence: int) -> None:
         """Call it first in the transaction that changes the guarded rows; raises StaleFence, and the
         transaction is to be rolled back."""
+        check_real(name, fence)
         if connection.execute(self._check, (name, fence)).rowcount != 1:
             raise StaleFence(f"{name}: a later owner than the one of fence {fence} has written here")
 
@@ -49,6 +50,7 @@ class FileGuard:
     @contextmanager
     def writing(self, fence: int) -> Iterator[None]:
         """Change the guarded file inside. Raises StaleFence before anything is changed."""
+        check_real(str(self._path), fence)
         with open(self._path, "a+") as file:
             fcntl.flock(file, fcntl.LOCK_EX)
             file.seek(0)

@@ -7,6 +7,7 @@
     tasks/SHARD/TASK              a Task
     busy/SHARD/TASK               ephemeral: the instance that looks after the task
     released/SHARD/TASK           a Task that is over, kept for a while
+    keys/SHARD/KEY                the claim that has the key: there for as long as its record
     instances/INSTANCE            ephemeral: an instance that runs; INSTANCE+ if it has tasks done
     bell                          set to call instances to look for tasks that nobody looks after
     asking                        an INSTANCE+ that has room and nothing to do
@@ -14,8 +15,8 @@
 The node of the resource itself holds the epoch: the store cannot know that it was rebuilt, so the
 epoch comes from outside of it.
 
-`names`, `tasks`, `busy` and `released` are split into shards, so that no node has more children than one
-listing can carry.
+`names`, `tasks`, `busy`, `released` and `keys` are split into shards, so that no node has more children
+than one listing can carry.
 """
 
 from __future__ import annotations
@@ -24,6 +25,8 @@ from collections.abc import Sequence
 from functools import lru_cache
 from hashlib import blake2b
 from urllib.parse import quote
+
+from bursar.world import Random
 
 NODE_NAME_MAX = 240
 NODE_NAME_KEPT = 200
@@ -43,9 +46,18 @@ def shard_of(name: str, shards: tuple[str, ...]) -> str:
     return shards[blake2b(name.encode(), digest_size=1).digest()[0] % len(shards)]
 
 
-def task_id(key: str, *, is_claim: bool) -> str:
+def new_id(kind: str, random: Random) -> str:
+    return f"{kind}{random.randrange(0, 2**63):016x}{random.randrange(0, 2**31):08x}"
+
+
+def task_id(key: str) -> str:
     """An id made from the key that the user gave: the same key is the same task."""
-    return ("ck" if is_claim else "k") + blake2b(key.encode(), digest_size=15).hexdigest()
+    return "k" + digest(key)
+
+
+def digest(key: str) -> str:
+    """A key as it stands in the store, which does not take every text."""
+    return blake2b(key.encode(), digest_size=15).hexdigest()
 
 
 def divide(id: str, workers: Sequence[str]) -> str:
@@ -91,7 +103,8 @@ class Layout:
 
     def folders(self) -> list[str]:
         """Everything that must exist before the first task, parents first."""
-        parents = {"names": self.name_shards} | dict.fromkeys(("tasks", "busy", "released"), self.task_shards)
+        kinds = ("tasks", "busy", "released", "keys")
+        parents = {"names": self.name_shards} | dict.fromkeys(kinds, self.task_shards)
         folders = [self.instances, self.bell, self.asking, *(f"{self.root}/{kind}" for kind in parents)]
         return folders + [f"{self.root}/{kind}/{shard}" for kind in parents for shard in parents[kind]]
 
@@ -112,6 +125,9 @@ class Layout:
 
     def released(self, task: str) -> str:
         return f"{self.root}/released/{shard_of(task, self.task_shards)}/{task}"
+
+    def key(self, digest: str) -> str:
+        return f"{self.root}/keys/{shard_of(digest, self.task_shards)}/{digest}"
 
     def instance(self, node: str) -> str:
         return f"{self.instances}/{node}"

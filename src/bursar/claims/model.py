@@ -27,7 +27,7 @@ from typing import Literal
 import msgspec
 
 from bursar.claims.requirements import Mode, Requirement, Requirements
-from bursar.errors import FormatError
+from bursar.errors import FormatError, UsageError
 
 PAYLOAD_MAX_BYTES = 256 * 1024
 RESULT_MAX_BYTES = 64 * 1024
@@ -57,6 +57,12 @@ released), and every transaction that makes one checks the version of the record
 Outcome = Literal["ok", "failed", "cancelled", "expired", "deposed"]
 
 
+def check_priority(priority: object) -> int:
+    if not isinstance(priority, int) or not PRIORITY_MIN <= priority <= PRIORITY_MAX:
+        raise UsageError(f"priority is a number from {PRIORITY_MIN} to {PRIORITY_MAX}, not {priority!r}")
+    return priority
+
+
 def step(state: State, event: str) -> State:
     """The state after the event; asserts that the table has it."""
     assert (state, event) in TRANSITIONS, f"a {state} task cannot be {event}"
@@ -79,6 +85,7 @@ class Task(msgspec.Struct, frozen=True, kw_only=True, array_like=True):
     phases      RUNNING: the phase of each name, in the order of `needs`
     kept        whether the record is kept for a while after it is over
     ended       wall clock of its end
+    key         of a claim that has one: nobody else has it while the record is there
     """
 
     id: str
@@ -97,6 +104,7 @@ class Task(msgspec.Struct, frozen=True, kw_only=True, array_like=True):
     result: bytes = b""
     kept: bool = False
     ended: int = 0
+    key: str = ""
 
     @property
     def requirements(self) -> Requirements:

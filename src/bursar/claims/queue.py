@@ -191,6 +191,10 @@ class Queue:
                 return sum(1 for other in line if other.line_key < entry.line_key)
         return 0
 
+    def touch(self, names: Iterable[str]) -> None:
+        """Something changed about these names that the queue does not see itself."""
+        self._touched.update(dict.fromkeys(names))
+
     def drain_touched(self) -> list[str]:
         """Names at which somebody waits, and which changed or were joined since the last call."""
         names = list(self._touched)

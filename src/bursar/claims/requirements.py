@@ -62,6 +62,8 @@ def parse(texts: str | Iterable[str], *, paths: bool = False) -> Requirements:
 
 
 def _split(texts: str | Iterable[str]) -> Iterable[str]:
+    if not isinstance(texts, Iterable):
+        raise UsageError(f'names are texts such as "vm-7:E", not {texts!r:.60}')
     for text in (texts,) if isinstance(texts, str) else texts:
         if not isinstance(text, str):
             raise UsageError(f'a requirement is text such as "vm-7:E", not {text!r:.60}')

@@ -61,10 +61,10 @@ class Sweeping(Takeover):
     async def _remove(self, unused: list[Idle]) -> None:
         floor = await self.desk.read_floor()
         for first in range(0, len(unused), REMOVED_AT_ONCE):
-            generation = self._generation
+            generation = self.generation
             operations, floor = self.book.remove(unused[first : first + REMOVED_AT_ONCE], floor)
             await self.world.store.transact(operations)
-            if generation != self._generation:
+            if generation != self.generation:
                 return
             self.book.stand_on(floor)
             self._count("swept")

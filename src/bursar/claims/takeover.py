@@ -32,18 +32,18 @@ class Takeover(Granting):
         while True:
             await self._look.wait()
             self._look.clear()
-            if self._stopping:
+            if self.is_stopping:
                 return
             if self._session == 0:
                 # Even if the store did not end it: with the session go the marks of everything that
                 # was forgotten, so that somebody finds it.
                 await self._renew(self._left)
                 await self._join()
-            generation = self._generation
+            generation = self.generation
             try:
                 await self._take_over(generation)
             except SessionExpiredError:
-                self._expired(generation)
+                self.expire(generation)
             except StoreUnknownError:
                 self._look.set()
                 await self.world.clock.sleep(RETRY_NS)
@@ -58,7 +58,7 @@ class Takeover(Granting):
         await self._settle_unsure(generation)
         found = self._divide(await self._find_unmarked())
         for first in range(0, len(found), TAKE_AT_ONCE):
-            if generation != self._generation or (first and self._look.is_set()):
+            if generation != self.generation or (first and self._look.is_set()):
                 return  # others may have come or gone: divide anew
             await self._take(found[first : first + TAKE_AT_ONCE], generation)
         if self._has_foreign and self._is_idle() and self.world.clock.now() - self._asked_ns >= ASK_NS:
@@ -94,7 +94,7 @@ class Takeover(Granting):
         chosen = dict.fromkeys([*own, *late, *more])
         waited, self._passed = self._passed, {id: since[id] for id in found if id not in chosen}
         if any(id not in waited for id in self._passed):
-            self._spawn(self._look_later(), "look")
+            self.spawn(self._look_later(), "look")
         return list(chosen)
 
     def _falls_to(self, id: str) -> str:
@@ -167,7 +167,7 @@ class Takeover(Granting):
             mark = await self.world.store.exists(self.layout.busy(id))
             ours = mark is not None and mark.owner == self.world.store.session
             found = await self._read_taken(id) if ours and id not in self.mine else None
-            if generation != self._generation:
+            if generation != self.generation:
                 return
             del self._unsure[id]
             if found is not None and id not in self.mine:
@@ -186,7 +186,7 @@ class Takeover(Granting):
             return
         records = await asyncio.gather(*(self._read_taken(id) for id in taken))
         for id, found in zip(taken, records, strict=True):
-            if generation != self._generation:
+            if generation != self.generation:
                 return
             if found is not None and id not in self.mine:
                 self._adopt(*found)
@@ -214,7 +214,7 @@ class Takeover(Granting):
         self.world.trace("claim.adopted", task=task.id, state=str(task.state), attempt=task.attempt)
         if task.state is State.PENDING and task.is_claim:
             # Whoever waited for it is gone, or is told that its session was lost.
-            self._spawn(self._withdraw_stored(task.id, "cancelled"), "orphan")
+            self.spawn(self.withdraw_stored(task.id, "cancelled"), "orphan")
             return
         if task.state is State.PENDING:
             self._admit(Mine(task, version))
@@ -223,10 +223,10 @@ class Takeover(Granting):
         if not task.is_claim:
             self._running[task.id] = None
         if task.state is State.DONE:
-            self._spawn(self.release(task.id, task.outcome or "failed"), "finish")
+            self.spawn(self.release(task.id, task.outcome or "failed"), "finish")
         elif not task.is_claim:
-            self._spawn(self._resume(task), "resume")
-        elif task.holder == self.me and task.id in self._held:
+            self.spawn(self._resume(task), "resume")
+        elif task.holder == self.me and self.claims.is_wanted(task.id):
             return  # held by this very process: only the session was lost
         else:
-            self._spawn(self._bury(task), "bury")
+            self.spawn(self._bury(task), "bury")

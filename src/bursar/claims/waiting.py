@@ -13,15 +13,14 @@ from bursar.claims.ground import (
     Lost,
     Mine,
     Reservation,
-    SessionLost,
 )
+from bursar.claims.model import Task
 from bursar.claims.requirements import Mode
 from bursar.errors import (
     FormatError,
     Refused,
     SessionExpiredError,
     StoreUnknownError,
-    Unknown,
 )
 
 
@@ -36,9 +35,26 @@ class Waiting(Ground):
             # A refusal is an answer: it is not given for what another may have let go of since.
             names += [name for name, _ in mine.task.needs if name not in names and self._is_others(name)]
         if names:
-            self._spawn(self._admit_later(mine, names), "admit")
+            self.spawn(self._admit_later(mine, names), "admit")
         else:
             self._enter(mine)
+
+    def admit_claim(self, task: Task, *, patient: bool) -> None:
+        self._admit(Mine(task, None, patient=patient))
+
+    def drop_claim(self, id: str) -> bool:
+        """Let a claim wait no longer. True if there may be a record of it in the store."""
+        mine = self.mine.get(id)
+        self._drop(id)
+        return mine is not None and (mine.version is not None or mine.recording)
+
+    def leave_held(self, task: Task) -> None:
+        """A claim whose holder is gone stays as it is. Whoever lets it go, or takes it over, may be any
+        process: those who wait here for its names follow them as they do other instances'."""
+        self._count("kept")
+        self.mine.pop(task.id, None)
+        self.queue.touch(name for name, _ in task.needs)
+        self._kick.set()
 
     def _unknown_names(self, names: Iterable[str]) -> list[str]:
         oldest_ns = self.world.clock.now() - FRESH_NS if self._others else 0
@@ -64,29 +80,41 @@ class Waiting(Ground):
         return any(id and id not in self.mine for id in holders)
 
     async def _admit_later(self, mine: Mine, names: list[str]) -> None:
-        generation = self._generation
+        generation = self.generation
         try:
             if not mine.patient:
                 await self.desk.repeat(self.world.store.sync)
             await self._refresh(names)
         except SessionExpiredError:
-            self._expired(generation)
-            self._fail(mine.task.id, SessionLost("the store's session was lost; nothing was granted"))
+            self.expire(generation)
             return
         except (StoreUnknownError, FormatError) as error:
-            self._drop(mine.task.id)
-            answer = Refused(str(error)) if isinstance(error, FormatError) else Unknown(str(error))
-            self._fail(mine.task.id, answer)
             self.problem = str(error)
+            if self.mine.get(mine.task.id) is mine:
+                self._admit_not(mine, error)
             return
-        if generation == self._generation and self.mine.get(mine.task.id) is mine:
+        if generation == self.generation and self.mine.get(mine.task.id) is mine:
             self._enter(mine)
+
+    def _admit_not(self, mine: Mine, error: StoreUnknownError | FormatError) -> None:
+        """Its names could not be read."""
+        id = mine.task.id
+        if not mine.task.is_claim:
+            self._drop(id)
+            self._unsure[id] = None  # the next look finds it waiting
+            self._look.set()
+        elif isinstance(error, FormatError):
+            self.claims.fail(id, Refused(str(error)))
+        else:
+            self.claims.look_again(id)
 
     def _enter(self, mine: Mine) -> None:
         task = mine.task
         self.queue.enter(
             task.id, task.requirements, tenant=task.tenant, priority=task.priority, submitted=task.submitted
         )
+        if task.is_claim:
+            self.claims.enter(task.id)
         self._kick.set()
 
     def _drop(self, id: str) -> None:
@@ -100,16 +128,16 @@ class Waiting(Ground):
         """Read names, and let the queue see what others did to them."""
         if len(self.book.views) > VIEWS_MAX:
             self.book.forget([name for name in list(self.book.views) if name not in self.queue.places])
-        wanted, generation = list(names), self._generation
+        wanted, generation = list(names), self.generation
         while True:
             if not self.book.is_floor_sure:
                 found = await self.desk.read_floor()
-                if generation != self._generation:
+                if generation != self.generation:
                     return
                 self.book.stand_on(found)
             floor = self.book.floor
             views = await self.desk.read_names(wanted)
-            if generation != self._generation:
+            if generation != self.generation:
                 return
             if floor == self.book.floor:
                 break  # else names were removed meanwhile, and what was read is older than that
@@ -142,7 +170,7 @@ class Waiting(Ground):
         """Follow a name by this node, unless that is done already."""
         if self._followed.get(name) != path:
             self._followed[name] = path
-            self._spawn(self._follow(name, path, self._generation), "follow")
+            self.spawn(self._follow(name, path, self.generation), "follow")
 
     def _is_foreign(self, name: str) -> bool:
         """Whether somebody here waits for what another instance's task holds or reserves."""
@@ -162,17 +190,17 @@ class Waiting(Ground):
                 await self._refresh([name])
             watch.close()
         except SessionExpiredError:
-            self._expired(generation)
+            self.expire(generation)
         except (StoreUnknownError, FormatError) as error:
             self.problem = str(error)
             await self.world.clock.sleep(RETRY_NS)
-        if generation == self._generation and self._followed.get(name) == path:
+        if generation == self.generation and self._followed.get(name) == path:
             del self._followed[name]
             if self._is_foreign(name):
                 self._follow_from(self._telling_node(name), name)
 
     def _is_followed(self, name: str, path: str, generation: int) -> bool:
-        wanted = generation == self._generation and self._followed.get(name) == path
+        wanted = generation == self.generation and self._followed.get(name) == path
         return wanted and self._is_foreign(name) and self._telling_node(name) == path
 
     def _telling_node(self, name: str) -> str:
@@ -185,7 +213,7 @@ class Waiting(Ground):
         """A reservation of a task that is no more keeps nobody away."""
         view = self.book.views.get(name)
         id = view.holding.reserved if view is not None else ""
-        if not id or id in self.mine or generation != self._generation:
+        if not id or id in self.mine or generation != self.generation:
             return
         if await self.desk.read_task(id) is None:
             await self._write_reservation(lambda: self.book.unreserve(id, name), name, generation)
@@ -199,13 +227,15 @@ class Waiting(Ground):
         except (*Lost, StoreUnknownError):
             self._count("races_lost")
             self.book.forget([name])
-        if generation == self._generation:
+        if generation == self.generation:
             await self._refresh([name])
 
     def why(self, id: str) -> str:
-        """One sentence on what a task waits for."""
-        if id not in self.queue.entries:
-            return f"{id} was not granted in time"
+        """One sentence on what a task in the queue waits for."""
+        return self.why_blocked(id) or f"{id} is next"
+
+    def why_blocked(self, id: str) -> str:
+        """The same; nothing if no name keeps it from being granted."""
         reasons = []
         for name in self.queue.blocked_by(id)[:5]:
             place = self.queue.places[name]
@@ -218,9 +248,7 @@ class Waiting(Ground):
             else:
                 first = self._call(place.reserved)
                 reasons.append(f"{name} is reserved for {first}, which has waited longer")
-        if not reasons:
-            return f"{id} is next"
-        before = self.queue.place_in_line(id)
+        before = self.queue.place_in_line(id) if reasons else 0
         return "; ".join([*reasons, f"{before} wait before it"] if before else reasons)
 
     def _call(self, id: str) -> str:

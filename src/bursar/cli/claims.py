@@ -29,13 +29,13 @@ def holders(
 
     Example: bursar claims holders vm-7
     """
-    tasks = run(policy, resource, lambda found: found.holders(name))
+    tasks = run(policy, resource, "holders", of=name)
     if as_json:
         typer.echo(json.dumps([describe(task) for task in tasks], indent=2))
         return
     for task in tasks:
-        mode = dict(task.needs).get(name, "?")
-        typer.echo(f"{task.id}  {name}:{mode}  {task.tenant}  held by {task.holder}")
+        needed = next((need for need in task["needs"] if need.rpartition(":")[0] == name), name)
+        typer.echo(f"{task['id']}  {needed}  {task['tenant']}  held by {task['holder']}")
     if not tasks:
         typer.echo(f"nobody holds {name}")
 
@@ -54,5 +54,5 @@ def release(
     """
     if not yes:
         raise UsageError(f"this takes {name} from whoever uses it: add --yes if you are sure")
-    removed = run(policy, resource, lambda found: found.force_release(name))
+    removed = run(policy, resource, "force_release", of=name)
     typer.echo("\n".join(f"{id}: removed" for id in removed) or f"nobody holds {name}")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -14,8 +14,7 @@ from bursar.cli.exits import EXIT_CODES, FAILED
 from bursar.errors import UsageError
 
 if TYPE_CHECKING:
-    from bursar.claims.model import Task
-    from bursar.claims.resource import ClaimResource
+    from bursar.claims.resource import ClaimDecider
     from bursar.policy import ClaimPolicy, Policy
 
 PolicyFile = Annotated[Path, typer.Option("--policy", help="The policy file, for its store.")]
@@ -44,9 +43,9 @@ def choose_claim(policy: Policy, resource: str | None) -> ClaimPolicy:
 
 
 @asynccontextmanager
-async def visiting(policy: Path, resource: str | None) -> AsyncIterator[ClaimResource]:
+async def visiting(policy: Path, resource: str | None) -> AsyncIterator[ClaimDecider]:
     """The claim resource of a policy, to look at and to change, without taking part in its work."""
-    from bursar.claims.resource import open_resource
+    from bursar.claims.resource import ClaimDecider
     from bursar.policy import load
     from bursar.runtime.world import open_world
 
@@ -54,36 +53,26 @@ async def visiting(policy: Path, resource: str | None) -> AsyncIterator[ClaimRes
     terms = choose_claim(loaded, resource)
     world = await open_world("visitor", store=loaded.store)
     try:
-        found: ClaimResource = open_resource(world, terms.name, terms)
+        found = ClaimDecider(world, terms.name, terms)
         await found.instance.attach()
         yield found
     finally:
         await world.close()
 
 
-def run(policy: Path, resource: str | None, act: Callable[[ClaimResource], Awaitable[Any]]) -> Any:
+def run(policy: Path, resource: str | None, verb: str, **arguments: str) -> Any:
     import asyncio
 
     async def go() -> Any:
         async with visiting(policy, resource) as found:
-            return await act(found)
+            return await found.verbs[verb](**arguments)
 
     return asyncio.run(go())
 
 
-def describe(task: Task) -> dict[str, Any]:
-    return {
-        "id": task.id,
-        "tenant": task.tenant,
-        "state": str(task.state),
-        "outcome": task.outcome,
-        "needs": [f"{name}:{mode}" for name, mode in task.needs],
-        "priority": task.priority,
-        "attempt": task.attempt,
-        "holder": task.holder,
-        "claim": task.is_claim,
-        "result": task.result.decode("utf-8", "replace"),
-    }
+def describe(task: dict[str, Any]) -> dict[str, Any]:
+    """As JSON can carry it."""
+    return {**task, "result": task["result"].decode("utf-8", "replace")}
 
 
 def list_tasks(
@@ -93,14 +82,14 @@ def list_tasks(
 
     Example: bursar tasks list --policy policy.toml
     """
-    tasks = run(policy, resource, lambda found: found.tasks())
+    tasks = run(policy, resource, "tasks")
     if as_json:
         typer.echo(json.dumps([describe(task) for task in tasks], indent=2))
         return
     for task in tasks:
-        needs = ", ".join(f"{name}:{mode}" for name, mode in task.needs[:4])
-        more = f" and {len(task.needs) - 4} more" if len(task.needs) > 4 else ""
-        typer.echo(f"{task.id}  {task.state:<8} {task.tenant}  {needs}{more}")
+        needs = task["needs"]
+        more = f" and {len(needs) - 4} more" if len(needs) > 4 else ""
+        typer.echo(f"{task['id']}  {task['state']:<8} {task['tenant']}  {', '.join(needs[:4])}{more}")
     typer.echo(f"{len(tasks)} tasks")
 
 
@@ -114,7 +103,7 @@ def show(
 
     Example: bursar tasks show k52c1...
     """
-    task = run(policy, resource, lambda found: found.read(id))
+    task = run(policy, resource, "read", id=id)
     if task is None:
         typer.echo(f"bursar: there is no task {id}, or it was over long ago", err=True)
         raise typer.Exit(FAILED)
@@ -136,7 +125,7 @@ def why(
 
     Example: bursar tasks why k52c1...
     """
-    lines = run(policy, resource, lambda found: found.why(id))
+    lines = run(policy, resource, "why", id=id)
     typer.echo(json.dumps(lines, indent=2) if as_json else "\n".join(lines))
 
 
@@ -149,4 +138,4 @@ def cancel(
 
     Example: bursar tasks cancel k52c1...
     """
-    typer.echo(f"{id}: {run(policy, resource, lambda found: found.cancel(id))}")
+    typer.echo(f"{id}: {run(policy, resource, 'cancel', id=id)}")

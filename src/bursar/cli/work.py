@@ -82,22 +82,15 @@ async def _work(functions: Functions, policy: Policy, resource: str | None, name
     import asyncio
     import signal
 
-    from bursar.claims.courier import Instance
+    from bursar.claims.resource import ClaimDecider
     from bursar.claims.tracker import InProcessTracker
     from bursar.runtime.world import open_world
 
     terms = choose_claim(policy, resource)
     timeout_ns = policy.daemon.session_timeout_ns
     world = await open_world(name, store=policy.store, session_timeout_ns=timeout_ns)
-    instance = Instance(
-        world,
-        terms.name,
-        dead_holder=terms.dead_holder,
-        aging_ns=terms.aging_ns,
-        weights={tenant: found.weight for tenant, found in terms.tenants.items()},
-        tracker=InProcessTracker(functions.work),
-        running_max=at_once,
-    )
+    tracker = InProcessTracker(functions.work)
+    instance = ClaimDecider(world, terms.name, terms, tracker=tracker, running_max=at_once).instance
     await instance.start()
     typer.echo(f"{name} works on {terms.name}: {', '.join(functions.names)}")
     stopping = asyncio.Event()

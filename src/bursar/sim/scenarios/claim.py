@@ -1,18 +1,21 @@
-"""Claims under every fault: three instances, tasks and claims over a handful of names, work that
-writes through guards, instances that crash, pause and lose their sessions."""
+"""Claims under every fault: three nodes, each with the resource behind its door, tasks and claims over a
+handful of names, keys that several nodes use, callers that give up, work that writes through guards,
+nodes that crash, pause and lose their sessions."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 
 from bursar.claims.book import ClaimBook
-from bursar.claims.courier import Instance, new_task
-from bursar.claims.fences import Guard, StaleFence
+from bursar.claims.fences import PHASE_BITS, Guard, StaleFence
 from bursar.claims.layout import Layout
 from bursar.claims.model import Holding, State, Task, decode_holding, decode_task
-from bursar.claims.requirements import Mode, Requirement
+from bursar.claims.requirements import Mode, Requirement, Requirements, parse
+from bursar.claims.resource import open_resource
 from bursar.claims.tracker import Dispatch, InProcessTracker
 from bursar.errors import NodeMissingError, Refused, Unknown
+from bursar.policy.values import ClaimPolicy
+from bursar.resource.door import Resource
 from bursar.sim.faults import Faults
 from bursar.sim.scenario import Boot, Scenario, require
 from bursar.stores.tree import Tree
@@ -24,11 +27,20 @@ INSTANCES = ("i1", "i2", "i3")
 WORK_MAX_NS = 300 * MILLISECOND_NS
 PAUSE_MAX_NS = 900 * MILLISECOND_NS
 TASKS_PER_LIFE = 8
+CLAIMS_PER_LIFE = 10
+WAITS = (0.0, 0.2, 1.0)
+KEYED = {"k1": ("a:E",), "k2": ("b:S", "c:E"), "k3": ("d:S",)}
+"""What is asked for with a key: the same names at every node."""
+
+GIVEN_UP = 0.3
+GIVEN_UP_MAX_NS = 600 * MILLISECOND_NS
+"""So many callers stop waiting, or leave in the middle of their work, within so long."""
+
 RUNNING_MAX = 3
 NAMES_SWEEP_NS = SECOND_NS // 2
 
-Grantee = tuple[str, int]
-"""A task and its attempt."""
+Grantee = tuple[str, tuple[int, ...]]
+"""A task and the phases that it was granted."""
 
 
 class SmallLayout(Layout):
@@ -53,10 +65,11 @@ class ClaimScenario(Scenario):
         self.granted: dict[Grantee, int] = {}
         self.writers: dict[str, dict[Grantee, Mode]] = {name: {} for name in NAMES}
         self.refused_writes = 0
-        self.instances: dict[str, Instance] = {}
+        self.resources: dict[str, Resource] = {}
         self._layout = SmallLayout(RESOURCE)
         self._revision = 0
         self._phases: dict[str, int] = {}
+        self._keys: dict[str, str] = {}
         self._wrong: str | None = None
 
     def faults(self) -> Faults:
@@ -82,76 +95,74 @@ class ClaimScenario(Scenario):
         def work(dispatch: Dispatch):  # type: ignore[no-untyped-def]
             return self._work(world, dispatch)
 
-        instance = Instance(
+        resource = open_resource(
             world,
             RESOURCE,
-            dead_holder="requeue",
-            aging_ns=4 * SECOND_NS,
+            ClaimPolicy(name=RESOURCE, dead_holder="requeue", aging_ns=4 * SECOND_NS),
             tracker=InProcessTracker(work),
             running_max=RUNNING_MAX,
             book=self.book,
             layout=SmallLayout,
             names_sweep_ns=NAMES_SWEEP_NS,
         )
-        await instance.start()
-        self.instances[world.name] = instance
-        world.spawn(self._submit_tasks(world, instance), "tasks")
-        world.spawn(self._make_claims(world, instance), "claims")
+        await resource.start()
+        self.resources[world.name] = resource
+        world.spawn(self._submit_tasks(world, resource), "tasks")
+        world.spawn(self._make_claims(world, resource), "claims")
 
-    async def _submit_tasks(self, world: World, instance: Instance) -> None:
+    async def _submit_tasks(self, world: World, resource: Resource) -> None:
         for number in range(TASKS_PER_LIFE):
             await world.clock.sleep(world.random.randrange(0, PAUSE_MAX_NS))
-            task = self._task(world, f"{world.name}-{world.incarnation}-{number}", is_claim=False)
-            await instance.submit(task)
-            self.submitted[task.id] = None
+            key = f"{world.name}-{world.incarnation}-{number}"
+            names = _write(self._choose(world))
+            id = await resource.verb("submit", tenant=world.name, names=names, key=key)
+            self.submitted[id] = None
 
-    def _task(self, world: World, id: str, *, is_claim: bool) -> Task:
+    def _choose(self, world: World) -> Requirements:
         names = list(NAMES)
         world.random.shuffle(names)
-        needs = tuple(
-            sorted(
-                Requirement(name, world.random.choice((Mode.SHARED, Mode.EXCLUSIVE)))
-                for name in names[: world.random.randrange(1, 4)]
-            )
-        )
-        return new_task(
-            id=id,
-            tenant=world.name,
-            needs=needs,
-            submitted=world.clock.wall(),
-            is_claim=is_claim,
-            kept=not is_claim,
-        )
+        chosen = names[: world.random.randrange(1, 4)]
+        modes = (Mode.SHARED, Mode.EXCLUSIVE)
+        return tuple(sorted(Requirement(name, world.random.choice(modes)) for name in chosen))
 
-    async def _make_claims(self, world: World, instance: Instance) -> None:
-        for number in range(TASKS_PER_LIFE):
+    async def _make_claims(self, world: World, resource: Resource) -> None:
+        for _ in range(CLAIMS_PER_LIFE):
             await world.clock.sleep(world.random.randrange(0, PAUSE_MAX_NS))
-            task = self._task(world, f"c-{world.name}-{world.incarnation}-{number}", is_claim=True)
-            try:
-                held = await instance.claim(task, SECOND_NS)
-                await self._write(world, held, instance.fences_of(held))
-                await instance.release(held.id)
-            except (Refused, Unknown):
-                continue
+            claim = world.spawn(self._claim(world, resource), "claim")
+            if world.random.random() < GIVEN_UP:
+                await world.clock.sleep(world.random.randrange(0, GIVEN_UP_MAX_NS))
+                claim.cancel()
+
+    async def _claim(self, world: World, resource: Resource) -> None:
+        key = world.random.choice((None, *KEYED))
+        needs = self._choose(world) if key is None else parse(KEYED[key])
+        tenant = world.name if key is None else "anybody"
+        wait = world.random.choice(WAITS)
+        try:
+            async with resource.claim(_write(needs), tenant, wait=wait, key=key) as grant:
+                await self._write(world, grant.id, needs, grant.fence)
+        except (Refused, Unknown):
+            return
 
     async def _work(self, world: World, dispatch: Dispatch) -> bytes:
         self.executed[dispatch.id] = self.executed.get(dispatch.id, 0) + 1
         task = self._read_record(dispatch.id)
         if task is not None and task.attempt == dispatch.attempt:
-            await self._write(world, task, dict(dispatch.fences))
+            await self._write(world, task.id, task.requirements, dispatch.fences)
         return b"done"
 
-    async def _write(self, world: World, task: Task, fences: dict[str, int]) -> None:
+    async def _write(self, world: World, id: str, needs: Requirements, fences: Mapping[str, int]) -> None:
         """Use every name for a while, through its guard, as a holder that never asks again does."""
+        phases = tuple(fences[name] & (2**PHASE_BITS - 1) for name, _ in needs)
         for _ in range(3):
             await world.clock.sleep(world.random.randrange(0, WORK_MAX_NS))
-            for name, mode in task.requirements:
+            for name, mode in needs:
                 try:
                     self.guards[name].check(name, fences[name])
                 except StaleFence:
                     self.refused_writes += 1
                     return
-                self._note_write(name, mode, (task.id, task.attempt))
+                self._note_write(name, mode, (id, phases))
 
     def _note_write(self, name: str, mode: Mode, writer: Grantee) -> None:
         mine = self.granted.get(writer, 0)
@@ -175,6 +186,7 @@ class ClaimScenario(Scenario):
         if revision == self._revision:
             return
         self._revision = revision
+        self._keys = {}
         for name in NAMES:
             self._check_name(name)
 
@@ -203,10 +215,16 @@ class ClaimScenario(Scenario):
         require(task.state in (State.RUNNING, State.DONE), f"{name} is owned by {id}, which is {task.state}")
         wanted = Mode.EXCLUSIVE if holding.owner else Mode.SHARED
         require((name, str(wanted)) in task.needs, f"{id} owns {name}:{wanted}, which it does not need")
-        self.granted.setdefault((id, task.attempt), self._revision)
+        same = self._keys.setdefault(task.key or id, id)
+        require(same == id, f"{id} and {same} are held with the same key")
+        self.granted.setdefault((id, task.phases), self._revision)
+
+    def _list(self, kind: str) -> list[str]:
+        folders = [f"{self._layout.root}/{kind}/{shard}" for shard in SmallLayout.task_shards]
+        return [id for folder in folders for id in self.tree.children(folder)]
 
     def crashed(self, name: str) -> None:
-        self.instances.pop(name, None)
+        self.resources.pop(name, None)
 
     def audit(self) -> None:
         for name in NAMES:
@@ -215,15 +233,15 @@ class ClaimScenario(Scenario):
             require(not holding.owner, f"{name} is still owned by {holding.owner}")
             require(not self._sharers(name), f"{name} is still shared by {self._sharers(name)}")
             require(node is None, f"{name} is used by nobody and was not removed")
-        left = [
-            id
-            for shard in SmallLayout.task_shards
-            for id in self.tree.children(f"{self._layout.root}/tasks/{shard}")
-        ]
-        require(not left, f"these tasks were never finished: {left}")
+        require(not self._list("tasks"), f"these tasks were never finished: {self._list('tasks')}")
+        require(not self._list("keys"), f"these keys are nobody's: {self._list('keys')}")
         for id in self.submitted:
             require(self.tree.read(self._layout.released(id)) is not None, f"the task {id} is lost")
             require(self.executed.get(id, 0) >= 1, f"the task {id} was never executed")
+
+
+def _write(needs: Requirements) -> list[str]:
+    return [str(need) for need in needs]
 
 
 SCENARIO = ClaimScenario

@@ -1,0 +1,237 @@
+"""What else can be done with claims: tasks, and names taken by force. The same here and at a daemon.
+
+`Tasks` speaks of tasks; `offer` makes of it the verbs of the kind, whose arguments and answers are plain
+values, so that they can be asked for over the wire:
+
+    submit(tenant, names, payload, key, priority, deadline)   the id of the task
+    read(id)                      the task as it stands (see `describe`), also when it is over, or None
+    wait_for(id, timeout)         the task when it is over, or as it stands after so many seconds
+    cancel(id)                    its outcome, once it waits no more
+    tasks()                       every task that is not over
+    why(id)                       sentences on what it waits for
+    holders(of)                   the tasks that hold a name
+    force_release(of)             ids of those it was taken from
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from bursar.claims.courier import Instance, new_task
+from bursar.claims.layout import new_id, task_id
+from bursar.claims.model import PAYLOAD_MAX_BYTES, Outcome, State, Task, check_priority
+from bursar.claims.requirements import check_claim_name, parse
+from bursar.errors import Refused, SessionExpiredError, UsageError
+from bursar.policy.values import ClaimPolicy, suggest
+from bursar.resource import WAIT_MAX_S, check_name
+from bursar.resource.decider import Verb
+from bursar.world import SECOND_NS, Watch
+
+DEADLINE_MAX_S = 10 * 365 * 86_400
+WAIT_FOR_S = 1.0
+"""Shorter than a daemon's clients wait for an answer: whoever waits longer asks again."""
+
+
+class Tasks:
+    """Tasks of one resource, from its store, whoever looks after them."""
+
+    def __init__(self, instance: Instance, policy: ClaimPolicy) -> None:
+        self._instance = instance
+        self._clock = instance.world.clock
+        self.policy = policy
+
+    async def submit(
+        self,
+        tenant: str,
+        names: str | Iterable[str],
+        *,
+        payload: bytes = b"",
+        key: str | None = None,
+        priority: int = 0,
+        deadline: float | None = None,
+    ) -> str:
+        """Put a task in the queue and return its id. The same key is the same task, also after it is
+        over. `deadline`: seconds from now after which it is no longer to be begun."""
+        check_name("tenant", tenant)
+        if self.policy.tenants and tenant not in self.policy.tenants:
+            raise Refused(
+                f'{self.policy.name} has no tenant "{tenant}"{suggest(tenant, self.policy.tenants)}'
+            )
+        if not isinstance(payload, bytes) or len(payload) > PAYLOAD_MAX_BYTES:
+            raise UsageError(f"payload is at most {PAYLOAD_MAX_BYTES} bytes: store the rest elsewhere")
+        if key is not None:
+            check_name("key", key)
+        now = self._clock.wall()
+        task = new_task(
+            id=task_id(key) if key is not None else new_id("t", self._instance.world.random),
+            tenant=tenant,
+            needs=parse(names, paths=self.policy.paths),
+            payload=payload,
+            priority=check_priority(priority),
+            submitted=now,
+            deadline=0 if deadline is None else now + _check_seconds("deadline", deadline, DEADLINE_MAX_S),
+            kept=True,
+        )
+        found = await self._instance.submit(task)
+        return found.id
+
+    async def read(self, id: str) -> Task | None:
+        """A task as it stands, also when it is over; None for one that is not known (any more)."""
+        _check_id(id)
+        found = await self._instance.desk.read_task(id)
+        return found[0] if found is not None else await self._instance.desk.read_released(id)
+
+    async def wait_for(self, id: str, timeout: float = WAIT_FOR_S) -> Task:
+        """The task when it is over, or as it stands after `timeout` seconds. Watches this one task.
+        Raises Refused for an unknown id."""
+        until_ns = self._clock.now() + _check_seconds("timeout", timeout, WAIT_MAX_S)
+        while True:
+            try:
+                watch = await self._instance.world.store.watch(self._instance.layout.task(_check_id(id)))
+                try:
+                    task = await self._find(id)
+                    if task.state is State.RELEASED or self._clock.now() >= until_ns:
+                        return task
+                    await self._await_change(watch, until_ns)
+                finally:
+                    watch.close()
+            except SessionExpiredError:
+                await self._clock.sleep(SECOND_NS // 10)
+
+    async def _await_change(self, watch: Watch, until_ns: int) -> None:
+        timer = self._instance.world.spawn(self._close(watch, until_ns), "claims.wait_for")
+        try:
+            await watch.changed()
+        finally:
+            timer.cancel()
+
+    async def _close(self, watch: Watch, at_ns: int) -> None:
+        await self._clock.sleep(at_ns - self._clock.now())
+        watch.close()
+
+    async def _find(self, id: str) -> Task:
+        task = await self.read(id)
+        if task is None:
+            raise Refused(f"there is no task {id}, or it was over long ago")
+        return task
+
+    async def cancel(self, id: str) -> Outcome:
+        """Withdraw a task that waits. Raises Refused for one that runs or is not known."""
+        task = await self._find(id)
+        if task.state is State.RELEASED:
+            return task.outcome or "ok"
+        if not await self._instance.withdraw_stored(id, "cancelled"):
+            raise Refused(f"{id} runs already: `bursar claims release` takes its names by force")
+        return "cancelled"
+
+    async def holders(self, of: str) -> list[Task]:
+        """Who holds a name now, from the store."""
+        check_name("of", of)
+        check_claim_name(of)
+        desk = self._instance.desk
+        (view,) = (await desk.read_names([of])).values()
+        ids = [view.holding.owner] if view.holding.owner else list(view.sharers)
+        found = [await desk.read_task(id) for id in ids]
+        return [pair[0] for pair in found if pair is not None]
+
+    async def force_release(self, of: str) -> list[str]:
+        """Take a name from everybody who holds it; with it they lose all that they hold."""
+        removed = []
+        for task in await self.holders(of):
+            if await self._instance.remove_holder(task.id):
+                removed.append(task.id)
+        return removed
+
+    async def tasks(self) -> list[Task]:
+        """Every task that is not over."""
+        desk, layout, store = self._instance.desk, self._instance.layout, self._instance.world.store
+        found = []
+        for shard in await store.children(f"{layout.root}/tasks"):
+            for id in await store.children(f"{layout.root}/tasks/{shard}"):
+                pair = await desk.read_task(id)
+                if pair is not None:
+                    found.append(pair[0])
+        return sorted(found, key=lambda task: (task.submitted, task.id))
+
+    async def why(self, id: str) -> list[str]:
+        """What a task waits for: who holds each name that it needs, and its place."""
+        task = await self._find(id)
+        if task.state is not State.PENDING:
+            return [f"{id} is {task.state}" + (f" ({task.outcome})" if task.outcome else "")]
+        lines = []
+        views = await self._instance.desk.read_names(name for name, _ in task.needs)
+        for name, mode in task.needs:
+            view = views[name]
+            if view.holding.owner:
+                lines.append(f"{name}:{mode} waits for {view.holding.owner}, which holds it exclusively")
+            elif mode == "E" and view.sharers:
+                lines.append(f"{name}:{mode} waits for {', '.join(list(view.sharers)[:5])}, who share it")
+            elif view.holding.reserved not in ("", id):
+                lines.append(f"{name}:{mode} is reserved for {view.holding.reserved}, which waited too long")
+        before = [
+            other
+            for other in await self.tasks()
+            if other.state is State.PENDING
+            and (-other.priority, other.submitted, other.id) < (-task.priority, task.submitted, task.id)
+        ]
+        lines.append(f"{len(before)} tasks wait that came before it, of any names")
+        return lines
+
+
+def describe(task: Task) -> dict[str, Any]:
+    """A task in plain values."""
+    return {
+        "id": task.id,
+        "tenant": task.tenant,
+        "state": str(task.state),
+        "outcome": task.outcome,
+        "needs": [f"{name}:{mode}" for name, mode in task.needs],
+        "priority": task.priority,
+        "attempt": task.attempt,
+        "holder": task.holder,
+        "claim": task.is_claim,
+        "result": task.result,
+    }
+
+
+def offer(tasks: Tasks) -> Mapping[str, Verb]:
+    """The verbs of the kind."""
+    names = ("submit", "read", "wait_for", "cancel", "tasks", "why", "holders", "force_release")
+    return {name: _make_plain(name, getattr(tasks, name)) for name in names}
+
+
+def _make_plain(name: str, verb: Verb) -> Verb:
+    """Arguments come over the wire, so that wrong ones are the caller's mistake and not a fault here."""
+    signature = inspect.signature(verb)
+
+    async def act(**arguments: Any) -> Any:
+        try:
+            signature.bind(**arguments)
+        except TypeError as error:
+            raise UsageError(f"{name}{signature}: {error}") from error
+        return _describe_all(await verb(**arguments))
+
+    return act
+
+
+def _describe_all(answer: Any) -> Any:
+    if isinstance(answer, list):
+        return [_describe_all(item) for item in answer]
+    return describe(answer) if isinstance(answer, Task) else answer
+
+
+def _check_id(id: object) -> str:
+    check_name("id", id)
+    assert isinstance(id, str), "checked"
+    if "/" in id:
+        raise UsageError(f"{id[:60]!r} is no task's id")
+    return id
+
+
+def _check_seconds(what: str, seconds: object, most: float) -> int:
+    """The seconds in nanoseconds."""
+    if not isinstance(seconds, int | float) or not 0 <= seconds <= most:
+        raise UsageError(f"{what} is a number of seconds from 0 to {most:.0f}, not {seconds!r}")
+    return int(seconds * SECOND_NS)
