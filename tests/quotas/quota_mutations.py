@@ -6,7 +6,8 @@ from typing import Any
 
 from bursar.book import Effects
 from bursar.errors import NodeExistsError
-from bursar.quotas.book import NodeBook, Refusal
+from bursar.quotas.book import NodeBook
+from bursar.quotas.requests import Refusal
 from bursar.quotas.courier import QuotaCourier
 from bursar.quotas.ledger import Account, Ledger
 
@@ -91,6 +92,6 @@ class Recredits(NodeBook):
 class RefusesLocally(NodeBook):
     """Mutation: what is not here is refused (the root's verdict is not waited for)."""
 
-    def _look_for_need(self, now: int, chain: Any) -> None:
+    def look_for_need(self, now: int, chain: Any) -> None:
         for request in list(self.requests.values()):
             self._refuse(request, Refusal("acme", 0, request.amount))

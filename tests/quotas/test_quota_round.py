@@ -6,7 +6,8 @@ from collections.abc import Callable
 from typing import Any
 
 from bursar.book import Effects, Record, Send
-from bursar.quotas.book import NodeBook, Refusal
+from bursar.quotas.book import NodeBook
+from bursar.quotas.requests import Refusal
 from bursar.quotas.messages import Collect, Offer, Share
 
 ACCOUNT = "acme"

@@ -10,7 +10,7 @@ from bursar.quotas.messages import Verdict
 from bursar.quotas.rules import Rules
 
 if TYPE_CHECKING:
-    from bursar.quotas.book import Request
+    from bursar.quotas.requests import Request
 
 WANTS_MAX = 256
 """Requests named one by one in an offer; those behind them wait for the next round."""

@@ -15,7 +15,8 @@ Sending is cumulative: a message carries every transfer that is not acknowledged
 newest message says all that the lost ones did, and one integer a channel tells old from new.
 
 A crash keeps a durable prefix of the lines. What it can lose: lines nobody was told about, and
-(in `fast` mode) the rest of a block, which was charged before it was used and stays spent.
+(in `fast` mode) a block with what was granted from it, which was charged before it was used and stays
+spent.
 """
 
 from __future__ import annotations
@@ -24,10 +25,23 @@ from collections import deque
 from collections.abc import Iterator, Sequence
 
 from bursar.quotas import entries
-from bursar.quotas.entries import Blocked, Burned, Entry, Held, Minted, Opened, Received, Sent, Settled
+from bursar.quotas.entries import (
+    Blocked,
+    Burned,
+    Entry,
+    Forgotten,
+    Held,
+    Kept,
+    Minted,
+    Opened,
+    Received,
+    Sent,
+    Settled,
+)
 
-KEYS_MAX = 100_000
-"""Keys remembered after their hold is over; the oldest are forgotten first."""
+SETTLED_MAX = 100_000
+"""Holds without a key that are remembered when they are over, so that settling one again can be answered;
+the oldest are forgotten first. (Those with a key are remembered as long as the key.)"""
 
 
 class Channel:
@@ -52,9 +66,10 @@ class Channel:
 
 
 class Account:
-    """One account in one ledger. `block` is `fast` mode's: charged ahead, and not granted yet."""
+    """One account in one ledger. `fast` mode charges ahead: `block` is what was not granted yet, and
+    `ahead`, a part of `held`, is out in lots."""
 
-    __slots__ = ("block", "channels", "debt", "endowment", "held", "mints", "name", "spent", "unspent")
+    __slots__ = ("ahead", "block", "channels", "debt", "endowment", "held", "mints", "name", "spent", "unspent")
 
     def __init__(self, name: str) -> None:
         self.name = name
@@ -62,6 +77,7 @@ class Account:
         self.unspent = 0
         self.block = 0
         self.held = 0
+        self.ahead = 0
         self.spent = 0
         self.debt = 0
         self.mints = 0
@@ -75,8 +91,9 @@ class Account:
 
     @property
     def used(self) -> int:
-        """Units that were taken from this account here, for good or for now."""
-        return self.held + self.spent
+        """Units that were taken from this account here, for good or for now. Demand is judged by it, so
+        a lot counts as far as it is known to be spent."""
+        return self.held - self.ahead + self.spent
 
     def in_outbox(self) -> int:
         return sum(amount for channel in self.channels.values() for amount, _ in channel.outbox.values())
@@ -108,6 +125,20 @@ class Hold:
         self.expired = False
 
 
+class Lot:
+    """Units handed out ahead of use, until a time: `size` in all, of which `out` may still be spent
+    somewhere and `back` came back. The rest counts as spent."""
+
+    __slots__ = ("accounts", "back", "number", "out", "size", "until")
+
+    def __init__(self, number: int, accounts: tuple[str, ...], size: int, until: int) -> None:
+        self.number = number
+        self.accounts = accounts
+        self.size = self.out = size
+        self.back = 0
+        self.until = until
+
+
 class Ledger:
     """The units of one node. `identity` names the ledger, not the machine: a node whose disk was
     lost begins another ledger, and transfers to the old one never reach it."""
@@ -117,11 +148,13 @@ class Ledger:
         self.generation = 0
         self.accounts: dict[str, Account] = {}
         self.holds: dict[int, Hold] = {}
+        self.closed: dict[int, Hold] = {}
         self.keys: dict[str, Hold] = {}
+        self.lots: dict[int, Lot] = {}
         self.written = 0
         self.durable = 0
         self._hold_number = 0
-        self._closed_keys: deque[str] = deque()
+        self._closed_plain: deque[int] = deque()
         self._lines: list[bytes] = []
         self._credits: deque[tuple[int, Entry]] = deque()
         self._settling: dict[int, Hold] = {}
@@ -248,7 +281,7 @@ class Ledger:
         for account in chain:
             if account.unspent < amount:
                 return None
-        hold = self._add_hold(tenant, chain, amount, key, written=True)
+        hold = self._make_hold(tenant, chain, amount, key, written=True)
         for account in chain:
             account.unspent -= amount
             account.held += amount
@@ -265,7 +298,13 @@ class Ledger:
         for account in chain:
             account.block -= amount
             account.held += amount
-        return self._add_hold(tenant, chain, amount, key, written=False)
+        return self._make_hold(tenant, chain, amount, key, written=False)
+
+    def write_hold(self, hold: Hold) -> None:
+        """Give a hold that came out of a block a line of its own, so that it outlasts this life."""
+        assert not hold.written and hold.used is None, "it is open, and only its block paid for it"
+        hold.written = True
+        self._write(Held(hold.number, hold.tenant, hold.accounts, hold.amount, hold.key, ahead=True))
 
     def settle(self, hold: Hold, used: int) -> None:
         """End a hold: `used` is spent, the rest comes back. Told before it is durable: a crash
@@ -299,37 +338,105 @@ class Ledger:
         account.spent += amount
         self._write(Blocked(account.name, -amount), credits=True)
 
-    def _add_hold(
+    def _make_hold(
         self, tenant: str, chain: Sequence[Account], amount: int, key: str | None, written: bool
     ) -> Hold:
         self._hold_number += 1
         names = tuple([account.name for account in chain])
         hold = Hold(self._hold_number, tenant, names, amount, key, written)
-        self.holds[hold.number] = hold
-        if key is not None:
-            self.keys[key] = hold
+        self.add_hold(hold)
         return hold
 
+    def add_hold(self, hold: Hold) -> None:
+        self.holds[hold.number] = hold
+        if hold.key is not None:
+            self.keys[hold.key] = hold
+
     def close_hold(self, hold: Hold, used: int) -> None:
+        """It is over, and remembered for whoever settles it again."""
         hold.used = used
         del self.holds[hold.number]
-        self.remember_key(hold)
-
-    def remember_key(self, hold: Hold) -> None:
-        """A retry of a hold that is over must find it; the oldest are forgotten."""
+        self.closed[hold.number] = hold
         if hold.key is None:
-            return
-        self._closed_keys.append(hold.key)
-        while len(self._closed_keys) > KEYS_MAX:
-            self.keys.pop(self._closed_keys.popleft(), None)
+            self._limit_memory(hold)
+
+    def _limit_memory(self, hold: Hold) -> None:
+        self._closed_plain.append(hold.number)
+        if len(self._closed_plain) > SETTLED_MAX:
+            del self.closed[self._closed_plain.popleft()]
+
+    def find_hold(self, number: int) -> Hold | None:
+        """Open, or over and remembered."""
+        return self.holds.get(number) or self.closed.get(number)
+
+    def forget_key(self, number: int) -> None:
+        """The key of a hold that is over may be used anew, anywhere."""
+        self.drop_key(number)
+        self._write(Forgotten(number))
+
+    def drop_key(self, number: int) -> None:
+        hold = self.closed.get(number)
+        if hold is not None and hold.key is not None:
+            if self.keys.get(hold.key) is hold:
+                del self.keys[hold.key]
+            hold.key = None
+            self._limit_memory(hold)
+
+    def write_memory(self) -> None:
+        """What was settled and has no line of its own, for the next life."""
+        for hold in self.closed.values():
+            if not hold.written:
+                hold.written = True
+                self._write(
+                    Kept(hold.number, hold.tenant, hold.accounts, hold.amount, hold.key, used=hold.used)
+                )
 
     def closed_holds(self) -> Iterator[Hold]:
-        """Those that are remembered for their key and were written."""
-        return (hold for hold in map(self.keys.__getitem__, self._closed_keys) if hold.written)
+        """Those that are over and have lines of their own."""
+        return (hold for hold in self.closed.values() if hold.written)
 
     def settling_holds(self) -> Iterator[Hold]:
         """Those whose end is written and not durable yet."""
         return iter(self._settling.values())
+
+    # -- lots, out of blocks: nothing is written, a crash leaves all of it spent
+
+    def issue_lot(self, chain: Sequence[Account], amount: int, until: int) -> Lot:
+        self._hold_number += 1
+        lot = Lot(self._hold_number, tuple([account.name for account in chain]), amount, until)
+        for account in chain:
+            assert 0 < amount <= account.block, "a lot comes out of the block"
+            account.block -= amount
+            account.held += amount
+            account.ahead += amount
+        self.lots[lot.number] = lot
+        return lot
+
+    def spend_lot(self, lot: Lot, amount: int) -> None:
+        """So many of it were spent."""
+        spent = min(amount, lot.out)
+        lot.out -= spent
+        for account in map(self.account, lot.accounts):
+            account.held -= spent
+            account.ahead -= spent
+            account.spent += spent
+        if not lot.out:
+            self.lots.pop(lot.number, None)
+
+    def return_lot(self, lot: Lot, amount: int) -> int:
+        """So many of it come back, also of what was taken for spent; how many that are."""
+        amount = min(amount, lot.size - lot.back)
+        out = min(amount, lot.out)
+        lot.back += amount
+        lot.out -= out
+        for account in map(self.account, lot.accounts):
+            account.held -= out
+            account.ahead -= out
+            account.spent -= amount - out
+            account.block += amount
+        if not lot.out:
+            self.lots.pop(lot.number, None)
+        return amount
 
     # -- credits, when durable
 

@@ -19,7 +19,7 @@ from __future__ import annotations
 from enum import Enum
 from typing import TYPE_CHECKING, Any
 
-from bursar.quotas import statement
+from bursar.quotas import lots, statement
 from bursar.quotas.allocation import lifetime_ns, serve_wants, surplus
 from bursar.quotas.gathering import Gathering, Hint
 from bursar.quotas.ledger import Account
@@ -295,11 +295,12 @@ class Round(Gathering):
             self._share_out(book, now)
 
     def prepare_full(self, book: NodeBook, now: int) -> None:
-        """Everything is wanted. What was charged ahead goes back first; the wave goes down once
-        all that is written here is durable, so that nothing is under way within the node."""
+        """Everything is wanted. What was charged ahead goes back first, and lots are recalled; the wave
+        goes down once all that is written here is durable, so that nothing is under way within the node."""
         self._mark_begin(now)
         self.full = True
         self.awaited = {}
+        lots.recall(book, self.account)
         if self.account.block > 0:
             book.ledger.return_block(self.account, self.account.block)
         self._set_deadline(book, now, self.rules.patience_ns)

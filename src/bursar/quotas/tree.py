@@ -24,7 +24,7 @@ from bursar.errors import (
     SessionExpiredError,
     StoreUnknownError,
 )
-from bursar.quotas.book import node_of
+from bursar.quotas.requests import node_of
 from bursar.quotas.layout import Layout, read_live, read_name, write_live
 from bursar.world import MILLISECOND_NS, Message, Watch, World
 

@@ -17,7 +17,8 @@ from typing import Any
 import numpy as np
 
 from bursar.book import Effects, Record, Send
-from bursar.quotas.book import NodeBook, Refusal
+from bursar.quotas.book import NodeBook
+from bursar.quotas.requests import Refusal
 from bursar.quotas.messages import Credit
 from bursar.quotas.round import Round
 from bursar.quotas.rules import Rules

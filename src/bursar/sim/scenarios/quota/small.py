@@ -6,7 +6,8 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any, NamedTuple
 
 from bursar.book import Book, Effects
-from bursar.quotas.book import WAVE_BITS, NodeBook, Refusal
+from bursar.quotas.book import WAVE_BITS, NodeBook
+from bursar.quotas.requests import Refusal
 from bursar.quotas.rules import Rules
 from bursar.sim.scenario import require
 from bursar.sim.search import Budget, Move, SmallWorld, State
