@@ -6,10 +6,11 @@ from typing import Any
 
 from bursar.book import Effects
 from bursar.errors import NodeExistsError
+from bursar.quotas.balances import Account
 from bursar.quotas.book import NodeBook
-from bursar.quotas.requests import Refusal
 from bursar.quotas.courier import QuotaCourier
-from bursar.quotas.ledger import Account, Ledger
+from bursar.quotas.ledger import Ledger
+from bursar.quotas.requests import Refusal
 
 
 class SendsFirst(NodeBook):

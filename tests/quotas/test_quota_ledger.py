@@ -5,7 +5,8 @@ from __future__ import annotations
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from bursar.quotas.ledger import Account, Ledger
+from bursar.quotas.balances import Account
+from bursar.quotas.ledger import Ledger
 from bursar.quotas.replay import compact, replay
 
 QUOTA = 100

@@ -6,19 +6,18 @@ import asyncio
 import shutil
 
 import pytest
-from quota_town import Town
+from quota_town import Quota, Town
 
 from bursar.errors import JournalError, Refused, Unknown, UsageError
 from bursar.quotas import accounts
-from bursar.quotas.resource import QuotaResource
 from bursar.world import MILLISECOND_NS, SECOND_NS
 
 
-async def left(resource: QuotaResource, account: str = "acme") -> tuple[int, int, int]:
+async def left(resource: Quota, account: str = "acme") -> tuple[int, int, int]:
     """(unspent and in flight, held, spent) over all nodes; the audit must find nothing missing."""
     async with asyncio.timeout(10):
         while True:
-            total = (await resource.take_survey()).get(account)
+            total = (await resource.decider.watch.take_survey()).get(account)
             ledger = resource.courier.book.ledger
             if total is not None and total.missing == 0 and ledger.durable == ledger.written:
                 return total.unspent + total.in_flight, total.held, total.spent
@@ -164,7 +163,7 @@ async def test_two_nodes_share_one_quota(town: Town) -> None:
     two = await town.open("b")
     granted = 0
 
-    async def use(llm: QuotaResource) -> int:
+    async def use(llm: Quota) -> int:
         used = 0
         while True:
             try:

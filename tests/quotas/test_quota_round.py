@@ -7,8 +7,8 @@ from typing import Any
 
 from bursar.book import Effects, Record, Send
 from bursar.quotas.book import NodeBook
-from bursar.quotas.requests import Refusal
 from bursar.quotas.messages import Collect, Offer, Share
+from bursar.quotas.requests import Refusal
 
 ACCOUNT = "acme"
 NOW = 1_000_000

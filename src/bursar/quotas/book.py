@@ -26,8 +26,9 @@ from typing import Any
 
 from bursar.book import Effects, Record, Send
 from bursar.quotas import lots, replay
+from bursar.quotas.balances import Account, Hold
 from bursar.quotas.keys import Keys
-from bursar.quotas.ledger import Account, Hold, Ledger
+from bursar.quotas.ledger import Ledger
 from bursar.quotas.messages import Busy, Collect, Credit, Note, Offer, Share
 from bursar.quotas.requests import Answer, Refusal, Request, Taken, node_of
 from bursar.quotas.round import Round
@@ -189,6 +190,7 @@ class NodeBook:
     def _settle(self, now: int, hold: Hold, used: int) -> None:
         self.ledger.settle(hold, used)
         if hold.key is not None:
+            self.keys.close(hold)
             self.defer(now, "_settle_key", hold.number)
         self.take_in(now, hold.accounts, hold.amount - used, served=not hold.written)
 

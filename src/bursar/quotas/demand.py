@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from bursar.quotas.allocation import Burn, threshold
-from bursar.quotas.ledger import Account
+from bursar.quotas.balances import Account
 from bursar.quotas.messages import Verdict
 from bursar.quotas.rules import Rules
 

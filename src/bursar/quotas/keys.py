@@ -21,7 +21,8 @@ from __future__ import annotations
 from collections import deque
 from enum import Enum
 
-from bursar.quotas.ledger import Hold, Ledger
+from bursar.quotas.balances import Hold
+from bursar.quotas.ledger import Ledger
 from bursar.quotas.windows import is_over
 from bursar.world import SECOND_NS
 
@@ -39,14 +40,16 @@ class Home(Enum):
 
 
 class Entry:
-    """A key that is known here. `request` is answered when its home is known; 0 for none."""
+    """A key that is known here. `request` is answered when its home is known; 0 for none. `over`: that the
+    hold ended is durable."""
 
-    __slots__ = ("hold", "home", "request")
+    __slots__ = ("hold", "home", "over", "request")
 
     def __init__(self, hold: Hold, home: Home, request: int = 0) -> None:
         self.hold = hold
         self.home = home
         self.request = request
+        self.over = False
 
 
 class Keys:
@@ -91,8 +94,7 @@ class Keys:
         if entry is None or entry.hold.number != number or entry.home is not Home.ASKED:
             return 0
         entry.home = Home.OURS
-        if entry.hold.used == 0:
-            self.free(entry.hold)
+        self.close(entry.hold)
         return entry.request
 
     def lose(self, key: str, number: int) -> Entry | None:
@@ -102,21 +104,29 @@ class Keys:
             return None
         return self._entries.pop(key)
 
+    def close(self, hold: Hold) -> None:
+        """The hold is over: from now on nobody is told of one that was given back. (A key whose home is
+        being asked for is freed when that is known.)"""
+        if hold.used == 0:
+            self._free(hold)
+
     def settle(self, now: int, hold: Hold) -> None:
-        """The hold is over, durably: remembered for a time, or free if nothing was used."""
-        if hold.key is None:
+        """That it is over is durable: it is remembered for a time, or free if nothing was used."""
+        entry = self._entries.get(hold.key or "")
+        if entry is None or entry.hold is not hold or hold.key is None:
             return
+        entry.over = True
         if hold.used:
             self._settled.append((now + KEY_MEMORY_NS, hold.key, hold.number))
         else:
-            self.free(hold)
+            self._free(hold)
 
-    def free(self, hold: Hold) -> None:
-        """The key is to be free again. (One whose home is being asked for is freed when that is known.)"""
+    def _free(self, hold: Hold) -> None:
         entry = self._entries.get(hold.key or "")
-        if entry is not None and entry.hold is hold and entry.home is Home.OURS:
+        if entry is not None and entry.hold is hold and entry.home is not Home.ASKED:
             entry.home = Home.FREEING
-            self.freeing[hold.key or ""] = hold.number
+            if entry.over:
+                self.freeing[hold.key or ""] = hold.number
 
     def end(self, key: str, number: int) -> bool:
         """The store has forgotten the key; False for old news."""
@@ -136,11 +146,11 @@ class Keys:
         entry = self._entries.get(key)
         if entry is None or entry.hold.number != number:
             return 0
-        self.free(entry.hold)
+        self._free(entry.hold)
         return 1
 
     def forget_windows(self, horizons: str) -> None:
         """Keys go with their windows."""
         for entry in self._entries.values():
-            if entry.hold.used is not None and is_over(entry.hold.accounts[0], horizons):
-                self.free(entry.hold)
+            if entry.over and is_over(entry.hold.accounts[0], horizons):
+                self._free(entry.hold)

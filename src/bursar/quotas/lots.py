@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from bursar.book import Effects
-from bursar.quotas.ledger import Account, Lot
+from bursar.quotas.balances import Account, Lot
 from bursar.world import SECOND_NS
 
 if TYPE_CHECKING:

@@ -12,6 +12,7 @@ from collections.abc import Iterable
 
 from bursar.errors import JournalError
 from bursar.quotas import entries
+from bursar.quotas.balances import Account, Channel, Hold
 from bursar.quotas.entries import (
     Balance,
     Blocked,
@@ -26,7 +27,7 @@ from bursar.quotas.entries import (
     Sent,
     Settled,
 )
-from bursar.quotas.ledger import Account, Channel, Hold, Ledger
+from bursar.quotas.ledger import Ledger
 
 DURABLE = 0
 """The line of an outbox entry that an earlier life wrote: sent at once."""

@@ -21,8 +21,8 @@ from typing import TYPE_CHECKING, Any
 
 from bursar.quotas import lots, statement
 from bursar.quotas.allocation import lifetime_ns, serve_wants, surplus
+from bursar.quotas.balances import Account
 from bursar.quotas.gathering import Gathering, Hint
-from bursar.quotas.ledger import Account
 from bursar.quotas.messages import Busy, Collect, Offer, Share, Statement, Verdict
 from bursar.quotas.rules import Rules
 

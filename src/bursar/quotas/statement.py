@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from bursar.quotas.ledger import Account
+from bursar.quotas.balances import Account
 from bursar.quotas.messages import Pair, Statement
 
 Counts = tuple[int, int]
@@ -46,8 +46,8 @@ def _own_pairs(identity: str, account: Account) -> dict[tuple[str, str], Counts]
 
 
 def is_complete(statement: Statement, members: frozenset[str], fenced: frozenset[str], mints: int) -> bool:
-    """Whether everybody has spoken and nothing was in flight or out in lots. What a fenced ledger has, and what
-    is on the way to or from it, is written off; a ledger that nobody here has heard of shows as
+    """Whether everybody has spoken and nothing was in flight or out in lots. What a fenced ledger has,
+    and what is on the way to or from it, is written off; a ledger that nobody here has heard of shows as
     the other end of a channel."""
     if statement.mints < mints or statement.ahead or not (members - fenced).issubset(statement.members):
         return False
