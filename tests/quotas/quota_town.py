@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from pathlib import Path
 from typing import Any
 
@@ -64,3 +65,14 @@ class Town:
         if cleanly:
             await resource.stop()
         await world.close()
+
+
+async def left(resource: Quota, account: str = "acme") -> tuple[int, int, int]:
+    """(unspent and in flight, held, spent) over all nodes; the audit must find nothing missing."""
+    async with asyncio.timeout(10):
+        while True:
+            total = (await resource.decider.watch.take_survey()).get(account)
+            ledger = resource.courier.book.ledger
+            if total is not None and total.missing == 0 and ledger.durable == ledger.written:
+                return total.unspent + total.in_flight, total.held, total.spent
+            await asyncio.sleep(0.02)

@@ -168,6 +168,7 @@ async def test_a_node_far_behind_its_time_refuses_and_stays_up(town: Town) -> No
         await (await llm.acquire("acme", 60, wait=5.0)).release()
     await end_windows(llm)
     go_to_window(llm, "2026-09")
+    llm.end_lot("acme")
     assert llm.try_acquire("acme", 1) is None
     with pytest.raises(Unknown, match="is this node's clock right"):
         await llm.acquire("acme", 1)

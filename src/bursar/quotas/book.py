@@ -418,13 +418,14 @@ class NodeBook:
 
     def keep_block(self, now: int, account: Account) -> None:
         """Charge the next block before this one is used up."""
-        if account.block < self.block // 2:
+        if account.block + account.ahead < self.block // 2:
             self._refill(now, account)
 
     def _refill(self, now: int, account: Account, need: int = 0) -> None:
-        """Charge units ahead, up to one block unspent by anybody (more only for a larger request)."""
+        """Charge units ahead, up to one block unspent by anybody, lots included (more only for a larger
+        request): what a crash loses."""
         round_ = self.round(account)
-        wanted = max(self.block, need) - account.block - round_.charging
+        wanted = max(self.block - account.ahead, need) - account.block - round_.charging
         amount = min(wanted, account.unspent)
         if amount > 0 and not round_.full:
             round_.charging += amount

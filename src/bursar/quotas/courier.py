@@ -306,5 +306,7 @@ class QuotaCourier:
 
     async def close(self) -> None:
         """Write down what is open, and give back what was charged ahead, durably."""
+        self.book.block = 0  # nothing more is charged ahead; what is being charged is waited for
+        await self.wait_durable()
         self.perform(self.book.close(self.world.clock.now()))
         await self._journal.sync()

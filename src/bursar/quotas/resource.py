@@ -132,7 +132,7 @@ class QuotaDecider(Decider):
 
     async def _open(self, tenant: str) -> None:
         try:
-            while self._opening[tenant] and not await self.chains.try_open(tenant):
+            while not await self.chains.try_open(tenant) and self._opening[tenant]:
                 await self._world.clock.sleep(RETRY_NS)
         except UsageError as error:  # the tenant was just removed
             for ticket in self._opening.pop(tenant):

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any, NamedTuple
 
 from bursar.book import Book, Effects
-from bursar.quotas.book import WAVE_BITS, NodeBook
+from bursar.quotas.book import NodeBook
 from bursar.quotas.requests import Refusal
 from bursar.quotas.rules import Rules
 from bursar.sim.scenario import require
@@ -67,7 +67,7 @@ class SmallQuota(SmallWorld):
 
     def _maker(self, name: str) -> Callable[[int], Book]:
         def make(life: int) -> Book:
-            return _endow(self.book)(name, self.rules, self.block, life, self.places)
+            return endow(self.book)(name, self.rules, self.block, life, self.places)
 
         return make
 
@@ -151,19 +151,20 @@ def _settle(book: NodeBook, now_ns: int, ground: Any) -> tuple[Effects, Any]:
     return book.settle(now_ns, next(iter(book.ledger.holds.values())), 0), ground
 
 
-def _endow(kind: type[NodeBook]) -> Callable[..., NodeBook]:
+def endow(kind: type[NodeBook], *more: type[NodeBook]) -> Callable[..., NodeBook]:
     """The book, with the part of the courier that the search does not have: every life begins
     with the units that the first one was given, and learns the tree at its first tick."""
-    found = _ENDOWED.get(kind)
+    bases = (_Endowed, *more, kind)
+    found = _ENDOWED.get(bases)
     if found is None:
-        found = _ENDOWED[kind] = type(f"Endowed{kind.__name__}", (_Endowed, kind), {})
+        found = _ENDOWED[bases] = type(f"Endowed{kind.__name__}", bases, {})
     return found
 
 
 class _Endowed(NodeBook):
     def __init__(self, name: str, rules: Rules, block: int, life: int, places: Mapping[str, Place]) -> None:
         super().__init__(name, rules, block=block)
-        self._waves = life << WAVE_BITS
+        self._life = life
         account = self.ledger.account(ACCOUNT)
         account.unspent = account.endowment = places[name].units
         self._places = tuple(places.items())
@@ -173,9 +174,9 @@ class _Endowed(NodeBook):
         if self._places:
             places, self._places = dict(self._places), ()
             place = places[self.identity]
-            effects += self.resend(now)
+            effects += self.open(now, self._life)
             effects += self.join(now, place.parent, place.children, places)
         return effects + super().tick(now)
 
 
-_ENDOWED: dict[type[NodeBook], type[NodeBook]] = {}
+_ENDOWED: dict[tuple[type[NodeBook], ...], type[NodeBook]] = {}
