@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any, NamedTuple
 
 from bursar.book import Book, Effects
+from bursar.quotas import lots
 from bursar.quotas.book import NodeBook
 from bursar.quotas.requests import Refusal
 from bursar.quotas.rules import Rules
@@ -106,6 +107,40 @@ class SmallQuota(SmallWorld):
                 if isinstance(answer.outcome, Refusal):
                     asked = answer.outcome.asked
                     require(asked > unspent, f"{asked} were refused while {unspent} were unspent")
+
+
+class SmallLots(SmallQuota):
+    """One node is asked for all that there is; the other hands out a lot, which may come back."""
+
+    places: Mapping[str, Place] = {"a": Place(None, ("b",), 8), "b": Place("a", (), 8)}
+    amounts: tuple[int, ...] = (16,)
+    askers: tuple[str, ...] = ("a",)
+    block = 8
+    budget = Budget(crashes=0, duplicates=0, moves=3)
+    horizon_ns = 22 * MILLISECOND_NS  # a little beyond patience
+
+    def moves(self, name: str, book: Any, now_ns: int) -> Iterable[Move]:
+        yield from super().moves(name, book, now_ns)
+        if name == "b" and book.ledger.lots:
+            yield Move("gets its lot back", _return_lot)
+        elif name == "b":
+            yield Move("hands out a lot", _issue_lot)
+
+    def _check_refusals(self, books: Mapping[str, NodeBook], unspent: int) -> None:
+        """What is out in lots is unspent, as far as anybody knows."""
+        ahead = sum(book.ledger.account(ACCOUNT).ahead for book in books.values())
+        super()._check_refusals(books, unspent + ahead)
+
+
+def _issue_lot(book: NodeBook, now_ns: int, ground: Any) -> tuple[Effects, Any]:
+    """Once there is a block, which a lot comes out of."""
+    book.keep_block(now_ns, book.ledger.account(ACCOUNT))
+    return lots.issue(book, now_ns, (ACCOUNT,), 8, now_ns + MILLISECOND_NS)[1] + book.flush(), ground
+
+
+def _return_lot(book: NodeBook, now_ns: int, ground: Any) -> tuple[Effects, Any]:
+    lot = next(iter(book.ledger.lots.values()))
+    return lots.give_back(book, now_ns, lot, lot.out), ground
 
 
 def in_flight(books: Mapping[str, NodeBook], name: str = ACCOUNT) -> int:

@@ -76,7 +76,8 @@ class StoreBook:
 
 
 class SmallKeys(SmallWorld):
-    """What is told of one key, at both nodes and in all their lives, is one hold; unless it was given back."""
+    """All that is told of one key, at both nodes and in all their lives, is one hold, unless it was given
+    back."""
 
     places: Mapping[str, Place] = TWO
     rules = SMALL_RULES

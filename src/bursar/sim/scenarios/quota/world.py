@@ -39,6 +39,8 @@ WINDOWS_KEPT = 4
 
 LIMITS = {"plain": 240, "acme": 200, "acme/search": 120}
 AMOUNT_MAX = 9
+LARGE_MAX = 60
+SIPPING = ("c", "d")
 PAUSE_NS = 120 * MILLISECOND_NS
 CHANGE_NS = 8 * SECOND_NS
 """Each node changes a limit about twice in so long."""
@@ -58,6 +60,8 @@ class QuotaScenario(Scenario):
     rules: Rules = RULES
     decider_class: type[QuotaDecider] = QuotaDecider
     job_ns = 10 * SECOND_NS
+    large = 0.0
+    block = 10
 
     def __init__(self) -> None:
         self.truth = Truth()
@@ -91,7 +95,7 @@ class QuotaScenario(Scenario):
             tenants=tenants,
             mode=self.mode,
             window=self.window,
-            block=10,
+            block=self.block,
             hold_expiry_ns=expiry_ns,
         )
 
@@ -123,7 +127,8 @@ class QuotaScenario(Scenario):
     async def _live(self, world: World, resource: Resource, tenant: str) -> None:
         while not self._calm:
             await world.clock.sleep(world.random.randrange(0, PAUSE_NS))
-            amount = world.random.randrange(1, AMOUNT_MAX + 1)
+            most = LARGE_MAX if world.random.random() < self.large else AMOUNT_MAX
+            amount = world.random.randrange(1, most + 1)
             grant = await self._acquire(world, resource, tenant, amount, None)
             if grant is not None:
                 await self._use(world, resource, grant)
@@ -349,10 +354,28 @@ class FastQuotaScenario(QuotaScenario):
     node is up, so a refusal may come while another node is returning its own; but not while a lot is out."""
 
     mode = "fast"
+    large = 0.2
+    block = 40
 
     async def _boot(self, world: World) -> None:
         await super()._boot(world)
         self._deciders[world.name].recall = partial(self._recall, world, self._resources[world.name])
+
+    async def _live(self, world: World, resource: Resource, tenant: str) -> None:
+        if tenant == "plain" and world.name in SIPPING:
+            await self._sip(world, resource)
+        else:
+            await super()._live(world, resource, tenant)
+
+    async def _sip(self, world: World, resource: Resource) -> None:
+        """Little at a time, from lots that last long."""
+        while not self._calm:
+            await world.clock.sleep(world.random.randrange(0, 2 * PAUSE_NS))
+            grant = resource.try_acquire("plain")
+            if grant is not None:
+                self.granted += 1
+                self._tell(grant)
+                await grant.release()
 
     async def _recall(self, world: World, resource: Resource, issue: Issue) -> int | None:
         """Some holders do not answer."""
