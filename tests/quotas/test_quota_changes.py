@@ -112,7 +112,7 @@ async def end_windows(llm: Quota) -> None:
             await asyncio.sleep(0.01)
     await llm.decider.watch.take_survey()
     await llm.decider.watch._end_windows()
-    data, _ = await llm._world.store.get(llm.courier.layout.accounts)
+    data, _ = await llm.courier.world.store.get(llm.courier.layout.accounts)
     async with asyncio.timeout(5):
         known = (llm.courier.mints, llm.courier.book.ledger.accounts)
         while any(is_over(account, data.decode()) for accounts in known for account in accounts):
@@ -168,7 +168,7 @@ async def test_a_node_far_behind_its_time_refuses_and_stays_up(town: Town) -> No
         await (await llm.acquire("acme", 60, wait=5.0)).release()
     await end_windows(llm)
     go_to_window(llm, "2026-09")
-    llm.end_lot("acme")
+    llm.hand.end("acme")
     assert llm.try_acquire("acme", 1) is None
     with pytest.raises(Unknown, match="is this node's clock right"):
         await llm.acquire("acme", 1)

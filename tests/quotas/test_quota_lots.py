@@ -34,7 +34,7 @@ async def open_fast(town: Town, name: str = "a") -> Quota:
     grant = await llm.acquire("beta", 1, wait=5.0)
     grant.settle(0)
     await grant.release()
-    llm.end_lot("beta")
+    llm.hand.end("beta")
     return llm
 
 
@@ -78,7 +78,7 @@ async def test_a_lot_is_spent_here_without_asking_anybody_and_what_is_left_comes
         grant = llm.try_acquire("beta", 1)
         assert grant is not None and not grant.id, "what comes from a lot cannot be settled elsewhere"
     assert account(llm).ahead == out, "nobody was asked"
-    assert llm.end_lot("beta") == out - 10
+    assert llm.hand.end("beta") == out - 10
     assert account(llm).ahead == 0 and account(llm).spent == 10
 
 
@@ -89,7 +89,7 @@ async def test_a_grant_from_a_lot_is_settled_for_less_before_and_after_its_lot_e
     assert first is not None and second is not None
     first.settle(2)
     await first.release()
-    llm.end_lot("beta")
+    llm.hand.end("beta")
     second.settle(1)
     await second.release()
     await brought.release()
@@ -132,7 +132,7 @@ async def test_a_lot_ends_after_a_second_and_what_did_not_come_back_is_spent(tow
 async def test_a_lot_ends_with_its_window(town: Town) -> None:
     llm = await town.open("a", mode="fast", window="month")
     await (await llm.acquire("beta", 1, wait=5.0)).release()
-    llm.end_lot("beta")
+    llm.hand.end("beta")
     chains, wall = llm.decider.chains, llm.courier.world.clock.wall
     chains.window_of = lambda kind, wall_ns: (chains.window, wall() + LOT_NS // 10)
     chains.turn()
@@ -189,7 +189,7 @@ async def test_lots_that_another_node_handed_out_are_recalled_too(town: Town) ->
     got = await two.acquire("beta", 200, wait=5.0)
     got.settle(0)
     await got.release()
-    two.end_lot("beta")
+    two.hand.end("beta")
     holders = Holders(two)
     assert (await holders.take("c")).ahead
     assert (await one.acquire("beta", 999, wait=5.0)).amount == 999

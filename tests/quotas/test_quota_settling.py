@@ -132,7 +132,7 @@ async def fast(town: Town, **settings: Any) -> Quota:
 async def test_fast_mode_stopped_cleanly_keeps_what_is_open_and_what_was_settled(town: Town) -> None:
     llm = await fast(town)
     open_ = await llm.acquire("beta", 5, wait=5.0)
-    llm.end_lot("beta")
+    llm.hand.end("beta")
     over = await llm.acquire("beta", 6, wait=5.0)
     assert open_.id and over.id, "not from a lot"
     over.settle(2)

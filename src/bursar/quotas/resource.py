@@ -17,12 +17,14 @@ from bursar.quotas.repeats import Attempt, Repeats
 from bursar.quotas.requests import Refusal, Taken
 from bursar.quotas.rules import BURSAR, Rules
 from bursar.quotas.settling import Settling, make_id
-from bursar.quotas.statistics import QuotaStatistics, TenantStatistics, write_total
+from bursar.quotas.statistics import AccountStatistics, QuotaStatistics, TenantStatistics, write_total
 from bursar.quotas.verbs import Verbs
-from bursar.quotas.watch import WarningTaker, Watch
+from bursar.quotas.watch import Watch
 from bursar.quotas.windows import window_of
 from bursar.resource import Decider, Explanation, Granted, Offers, Seen, Ticket, check_change
+from bursar.resource.decider import WarningTaker
 from bursar.resource.door import Resource
+from bursar.resource.rows import Rows
 from bursar.world import MILLISECOND_NS, SECOND_NS, World
 
 ANSWER_NS = 200 * MILLISECOND_NS
@@ -262,19 +264,24 @@ class QuotaDecider(Decider):
             lots=len(book.ledger.lots),
             surveys=self.watch.surveys,
             warnings=self.watch.warned,
-            tenants={tenant: self._count(tenant) for tenant in self._policy.tenants},
-            whole={account: write_total(total) for account, total in self.watch.totals.items()},
+            tenants=Rows(self._policy.tenants, self._count),
+            whole=Rows(self.watch.totals, self._count_whole),
         )
 
     def _count(self, tenant: str) -> TenantStatistics:
-        name = self.chains.account(tenant)
-        account = self.courier.book.ledger.accounts.get(name) or NOTHING
+        name, book = self.chains.account(tenant), self.courier.book
+        account = book.ledger.accounts.get(name) or NOTHING
+        charging = book.rounds[name].charging if name in book.rounds else 0
         return TenantStatistics(
             limit=self.chains.limit(name) or self._policy.tenants[tenant].limit,
-            unspent=account.unspent + account.block,
-            held=account.held,
-            spent=account.spent,
+            unspent=account.unspent + account.block + charging,
+            ahead=account.ahead,
+            held=account.held - account.ahead,
+            spent=account.spent - charging,
         )
+
+    def _count_whole(self, account: str) -> AccountStatistics:
+        return write_total(self.watch.totals[account])
 
 
 NOTHING = Account("")

@@ -17,7 +17,8 @@ class TenantStatistics(msgspec.Struct, frozen=True, kw_only=True):
 
     limit: Annotated[int, gauge("units that it may use in this window, over all nodes")]
     unspent: Annotated[int, gauge("units that are unspent at this node")]
-    held: Annotated[int, gauge("units reserved at this node and not settled, lots included")]
+    ahead: Annotated[int, gauge("units that are out in lots of this node, and not known to be spent")]
+    held: Annotated[int, gauge("units reserved at this node and not settled")]
     spent: Annotated[int, gauge("units spent at this node in this window")]
 
 

@@ -9,13 +9,11 @@ from bursar.quotas import accounts, survey
 from bursar.quotas.courier import QuotaCourier
 from bursar.quotas.survey import Total
 from bursar.quotas.windows import find_horizon, is_over
+from bursar.resource.decider import WarningTaker
 from bursar.world import SECOND_NS, Message, World
 
 SURVEY_NS = 2 * SECOND_NS
 SURVEY_FRESH_NS = SECOND_NS // 2
-
-WarningTaker = Callable[[str, int], None]
-"""Told (account, percent) once for each, by one node of all."""
 
 
 class Watch:

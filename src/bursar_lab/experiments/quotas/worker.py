@@ -18,7 +18,7 @@ import msgspec
 
 from bursar.errors import Refused, Unknown
 from bursar.policy import Policy, load
-from bursar.resource import Resource
+from bursar.resource.door import Resource
 from bursar.runtime.daemon import Daemon
 
 RESOURCE, TENANT = "budget", "acme"

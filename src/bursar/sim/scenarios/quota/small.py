@@ -189,7 +189,7 @@ def _settle(book: NodeBook, now_ns: int, ground: Any) -> tuple[Effects, Any]:
 def endow(kind: type[NodeBook], *more: type[NodeBook]) -> Callable[..., NodeBook]:
     """The book, with the part of the courier that the search does not have: every life begins
     with the units that the first one was given, and learns the tree at its first tick."""
-    bases = (_Endowed, *more, kind)
+    bases: tuple[type[NodeBook], ...] = (_Endowed, *more, kind)
     found = _ENDOWED.get(bases)
     if found is None:
         found = _ENDOWED[bases] = type(f"Endowed{kind.__name__}", bases, {})

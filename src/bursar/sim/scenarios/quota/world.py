@@ -382,7 +382,7 @@ class FastQuotaScenario(QuotaScenario):
         if world.random.random() < 0.3:
             return None
         await world.clock.sleep(world.random.randrange(0, PAUSE_NS))
-        return resource.end_lot(issue.tenant)
+        return resource.hand.end(issue.tenant)
 
     def _unspent(self, account: str) -> int:
         out = sum(book.ledger.account(account).ahead for book in self._books().values())
