@@ -125,6 +125,12 @@ def test_a_quota_in_bytes_takes_sizes() -> None:
     assert (found.tenants["a"].limit, found.warnings) == (10 * 2**30, ())
 
 
+def test_a_quota_refuses_without_bursar() -> None:
+    policy = parse('[resource.llm]\nkind = "quota"\ntenant = { acme = { limit = 5 } }')
+    assert policy.resource("llm").without_bursar.mode == "refuse"
+    assert QuotaPolicy(name="llm", tenants={}).without_bursar.mode == "refuse"
+
+
 def test_a_claim_refuses_without_bursar_and_needs_no_tenants() -> None:
     claim = parse('[resource.x]\nkind = "claim"').resource("x")
     assert isinstance(claim, ClaimPolicy)

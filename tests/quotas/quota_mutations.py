@@ -4,11 +4,17 @@ from __future__ import annotations
 
 from typing import Any
 
+import msgspec
+
 from bursar.book import Effects
 from bursar.errors import NodeExistsError
-from bursar.quotas.book import NodeBook, Refusal
+from bursar.quotas.balances import Account, Hold
+from bursar.quotas.book import NodeBook
 from bursar.quotas.courier import QuotaCourier
-from bursar.quotas.ledger import Account, Ledger
+from bursar.quotas.ledger import Ledger
+from bursar.quotas.messages import Statement
+from bursar.quotas.requests import Refusal
+from bursar.quotas.round import Round
 
 
 class SendsFirst(NodeBook):
@@ -88,9 +94,82 @@ class Recredits(NodeBook):
         return super().receive(now, sender, message)
 
 
+class TellsUnasked(NodeBook):
+    """Mutation: a hold with a key is told before the store said whose the key is."""
+
+    def _ask_home(self, now: int, number: int) -> None:
+        super()._ask_home(now, number)
+        hold = self.ledger.holds[number]
+        entry = self.keys.find(hold.key or "")
+        assert entry is not None
+        self.win_key(now, hold.key or "", number)
+
+
+class TrustsItsLedger(NodeBook):
+    """Mutation: a node that comes back takes the keys of its open holds for its own."""
+
+    def open(self, now: int, generation: int) -> Effects:
+        effects = super().open(now, generation)
+        for key, hold in self.ledger.keys.items():
+            effects += self.win_key(now, key, hold.number)
+        return effects
+
+
+class KeepsBoth(NodeBook):
+    """Mutation: what was held for a key that has another home stays held."""
+
+    def lose_key(self, now: int, key: str, number: int) -> Effects:
+        return self.win_key(now, key, number)
+
+
+class FreesFirst(NodeBook):
+    """Mutation: a key is free before it is durable that its hold was given back."""
+
+    def _settle(self, now: int, hold: Hold, used: int) -> None:
+        super()._settle(now, hold, used)
+        if hold.key is not None and used == 0:
+            self.keys.settle(now, hold)
+
+
+class KeepsGivenBack(NodeBook):
+    """Mutation: whoever repeats a key whose hold was given back is told of that hold: a free pass."""
+
+    def _settle(self, now: int, hold: Hold, used: int) -> None:
+        key, hold.key = hold.key, None
+        super()._settle(now, hold, used)
+        hold.key = key
+
+
+class DecidesOverLots(NodeBook):
+    """Mutation: the root decides while lots are out."""
+
+    def __init__(self, *arguments: Any, **settings: Any) -> None:
+        super().__init__(*arguments, **settings)
+        self.round_class = _Hasty
+
+
+class _Hasty(Round):
+    def _state(self, book: NodeBook) -> Statement:
+        return msgspec.structs.replace(super()._state(book), ahead=0)
+
+
+class StatesEarly(NodeBook):
+    """Mutation: a node whose disk is slow states all it has before its block is back."""
+
+    def __init__(self, *arguments: Any, **settings: Any) -> None:
+        super().__init__(*arguments, **settings)
+        self.round_class = _Early
+
+
+class _Early(Round):
+    def prepare_full(self, book: NodeBook, now: int) -> None:
+        super().prepare_full(book, now)
+        self.emptied = True
+
+
 class RefusesLocally(NodeBook):
     """Mutation: what is not here is refused (the root's verdict is not waited for)."""
 
-    def _look_for_need(self, now: int, chain: Any) -> None:
+    def look_for_need(self, now: int, chain: Any) -> None:
         for request in list(self.requests.values()):
             self._refuse(request, Refusal("acme", 0, request.amount))

@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
+import asyncio
 from pathlib import Path
 from typing import Any
 
 from bursar.policy.values import QuotaPolicy, QuotaTenant
-from bursar.quotas.resource import QuotaResource
+from bursar.quotas.balances import Hold
+from bursar.quotas.courier import QuotaCourier
+from bursar.quotas.resource import QuotaDecider
+from bursar.quotas.settling import read_id
+from bursar.resource.door import Resource
+from bursar.resource.grants import Grant
 from bursar.runtime.world import LiveWorld, open_world
 
 TENANTS = {
@@ -16,15 +22,31 @@ TENANTS = {
 }
 
 
+class Quota(Resource):
+    """The door, with the kind behind it in plain sight."""
+
+    decider: QuotaDecider
+
+    @property
+    def courier(self) -> QuotaCourier:
+        return self.decider.courier
+
+    def hold_of(self, grant: Grant) -> Hold:
+        """The hold behind a grant of this node's."""
+        hold = self.courier.book.ledger.find_hold(read_id(grant.id)[1])
+        assert hold is not None
+        return hold
+
+
 class Town:
     """Opens nodes by name, and again after they were closed or dropped."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         self.worlds: dict[str, LiveWorld] = {}
-        self.resources: dict[str, QuotaResource] = {}
+        self.resources: dict[str, Quota] = {}
 
-    async def open(self, name: str, **settings: Any) -> QuotaResource:
+    async def open(self, name: str, **settings: Any) -> Quota:
         store = f"sqlite://{self.folder}/store.db"
         world = await open_world(name, state=self.folder / name, listen="127.0.0.1:0", store=store)
         for other in self.worlds.values():
@@ -33,7 +55,7 @@ class Town:
             other.sockets.add_route(world.name, world.listening)
         self.worlds[name] = world
         policy = QuotaPolicy(name="llm", **{"tenants": TENANTS, **settings})
-        resource = QuotaResource(world, "llm", policy)
+        resource = Quota(world, QuotaDecider(world, "llm", policy), policy)
         await resource.start()
         self.resources[name] = resource
         return resource
@@ -43,3 +65,14 @@ class Town:
         if cleanly:
             await resource.stop()
         await world.close()
+
+
+async def left(resource: Quota, account: str = "acme") -> tuple[int, int, int]:
+    """(unspent and in flight, held, spent) over all nodes; the audit must find nothing missing."""
+    async with asyncio.timeout(10):
+        while True:
+            total = (await resource.decider.watch.take_survey()).get(account)
+            ledger = resource.courier.book.ledger
+            if total is not None and total.missing == 0 and ledger.durable == ledger.written:
+                return total.unspent + total.in_flight, total.held, total.spent
+            await asyncio.sleep(0.02)

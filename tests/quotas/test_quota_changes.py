@@ -6,13 +6,12 @@ import asyncio
 from typing import Any
 
 import pytest
-from quota_town import TENANTS, Town
+from quota_town import TENANTS, Quota, Town
 
 from bursar.errors import Refused, Unknown, UsageError
 from bursar.policy.values import QuotaPolicy, QuotaTenant
 from bursar.quotas import accounts
 from bursar.quotas.layout import Layout, read_account
-from bursar.quotas.resource import QuotaResource
 from bursar.quotas.windows import is_over
 from bursar.world import MILLISECOND_NS, Stat
 
@@ -23,7 +22,7 @@ async def test_a_top_up_reaches_every_node_and_a_cut_takes_what_is_unspent(town:
     await (await one.acquire("acme", 100, wait=5.0)).release()
     with pytest.raises(Refused):
         await two.acquire("acme", 1, wait=5.0)
-    await one.set_limit("acme", 150)
+    await one.verb("set_limit", tenant="acme", limit=150)
     async with asyncio.timeout(5):
         while True:
             try:
@@ -31,9 +30,9 @@ async def test_a_top_up_reaches_every_node_and_a_cut_takes_what_is_unspent(town:
                 break
             except Refused:
                 await asyncio.sleep(0.02)  # the watch has not told yet
-    await one.set_limit("acme", 140)
+    await one.verb("set_limit", tenant="acme", limit=140)
     async with asyncio.timeout(5):
-        while (total := (await one.take_survey())["acme"]).unspent != 10 or total.missing != 0:
+        while (total := (await one.decider.watch.take_survey())["acme"]).unspent != 10 or total.missing != 0:
             await asyncio.sleep(0.05)
     with pytest.raises(Refused):
         await two.acquire("acme", 11, wait=5.0)
@@ -63,7 +62,7 @@ async def test_a_limit_that_was_changed_while_no_node_ran_holds_from_the_next_st
         await llm.acquire("acme", left + 1, wait=5.0)
     if left:
         await (await llm.acquire("acme", left, wait=5.0)).release()
-    total = (await llm.take_survey())["acme"]
+    total = (await llm.decider.watch.take_survey())["acme"]
     assert (total.unspent, total.missing) == (0, 0)
 
 
@@ -86,7 +85,7 @@ async def test_a_second_node_with_the_same_new_policy_takes_no_top_up_away(town:
     await one.reconfigure(policy)
     await accounts.top_up(town.worlds["a"].store, one.courier.layout, "acme", 50, ["a"])
     await two.reconfigure(policy)
-    await two.set_limit("acme", 200)  # had it looked before the other node was done
+    await two.verb("set_limit", tenant="acme", limit=200)  # had it looked before the other node was done
     data, _ = await town.worlds["b"].store.get(two.courier.layout.account("acme"))
     assert accounts.total(read_account(data).mints) == 250
 
@@ -102,19 +101,18 @@ async def test_a_top_up_outlasts_a_restart_with_the_same_policy(town: Town) -> N
 
 def go_to_window(llm: Any, window: str) -> None:
     """As the clock would, and stay there."""
-    llm.window_of = lambda kind, wall_ns: (window, None)
-    llm._window, llm._window_end = window, None
-    llm._chains.clear()
+    llm.decider.chains.window_of = lambda kind, wall_ns: (window, None)
+    llm.decider.chains.turn()
 
 
-async def end_windows(llm: QuotaResource) -> None:
+async def end_windows(llm: Quota) -> None:
     """As the root does after a survey, until this node has heard of it."""
     async with asyncio.timeout(5):
         while not llm.courier.book.members:
             await asyncio.sleep(0.01)
-    await llm.take_survey()
-    await llm.watch._end_windows()
-    data, _ = await llm._world.store.get(llm.courier.layout.accounts)
+    await llm.decider.watch.take_survey()
+    await llm.decider.watch._end_windows()
+    data, _ = await llm.courier.world.store.get(llm.courier.layout.accounts)
     async with asyncio.timeout(5):
         known = (llm.courier.mints, llm.courier.book.ledger.accounts)
         while any(is_over(account, data.decode()) for accounts in known for account in accounts):
@@ -128,7 +126,7 @@ async def test_windows_that_are_over_are_forgotten_but_for_the_last(town: Town) 
         await (await llm.acquire("acme", 60, wait=5.0)).release()
     await end_windows(llm)
     kept = {"acme@2026-11", "acme@2026-12"}
-    assert set(await llm.take_survey()) == kept
+    assert set(await llm.decider.watch.take_survey()) == kept
     assert {account for account in llm.courier.book.ledger.accounts if account.startswith("acme@")} == kept
     assert set(await town.worlds["a"].store.children(llm.courier.layout.accounts)) == {
         "acme%402026-11",
@@ -170,7 +168,7 @@ async def test_a_node_far_behind_its_time_refuses_and_stays_up(town: Town) -> No
         await (await llm.acquire("acme", 60, wait=5.0)).release()
     await end_windows(llm)
     go_to_window(llm, "2026-09")
-    llm._ready.clear()
+    llm.hand.end("acme")
     assert llm.try_acquire("acme", 1) is None
     with pytest.raises(Unknown, match="is this node's clock right"):
         await llm.acquire("acme", 1)
@@ -271,6 +269,6 @@ async def test_a_shorter_expiry_holds_for_open_holds_too(town: Town) -> None:
     shorter = QuotaPolicy(name="llm", tenants=TENANTS, hold_expiry_ns=100 * MILLISECOND_NS)
     await llm.reconfigure(shorter)
     async with asyncio.timeout(5):
-        while grant.data.used is None:
+        while llm.hold_of(grant).used is None:
             await asyncio.sleep(0.05)
-    assert grant.data.used == 40
+    assert llm.hold_of(grant).used == 40

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from bursar.quotas.ledger import Account, Ledger
+from bursar.quotas import ledger as ledger_module
+from bursar.quotas.balances import Account
+from bursar.quotas.ledger import Ledger
 from bursar.quotas.replay import compact, replay
 
 QUOTA = 100
@@ -15,7 +18,10 @@ Step = tuple[str, int, bool]
 STEPS = st.lists(
     st.tuples(
         st.sampled_from(
-            ("hold", "block", "fast", "settle", "send", "deliver", "sync", "crash", "compact", "ack")
+            (
+                *("hold", "block", "fast", "settle", "send", "deliver", "sync", "crash", "compact", "ack"),
+                *("key", "write", "memory", "forget", "lot", "spend", "return"),
+            )
         ),
         st.integers(0, 12),
         st.booleans(),
@@ -88,8 +94,11 @@ def picture(ledger: Ledger) -> list[tuple[object, ...]]:
             for peer, channel in account.channels.items()
             if channel.sent or channel.received
         }
+        assert 0 <= account.ahead <= account.held
         lines.append((account.name, account.unspent, account.held, account.spent, account.debt, channels))
-    return lines
+    keys = {key: (hold.number, hold.used) for key, hold in ledger.keys.items()}
+    closed = {number: hold.used for number, hold in ledger.closed.items() if hold.written}
+    return [*lines, (sorted(keys.items()), sorted(closed.items()), sorted(ledger.holds))]
 
 
 def in_flight(disks: list[Disk]) -> int:
@@ -110,6 +119,23 @@ def step(disks: list[Disk], here: Disk, there: Disk, what: str, amount: int) -> 
             ledger.charge_block(account, amount)
         case "fast" if amount:
             ledger.hold_from_block("t", [account], amount, None)
+        case "key" if amount:
+            ledger.hold("t", [account], amount, f"k{ledger.written}")
+        case "write":
+            for hold in ledger.holds.values():
+                if not hold.written:
+                    ledger.write_hold(hold)
+        case "memory":
+            ledger.write_memory()
+        case "forget":
+            for hold in [hold for hold in ledger.keys.values() if hold.used is not None]:
+                ledger.forget_key(hold.number)
+        case "lot" if 0 < amount <= account.block:
+            ledger.issue_lot([account], amount, until=0)
+        case "spend" if ledger.lots:
+            ledger.spend_lot(next(iter(ledger.lots.values())), amount)
+        case "return" if ledger.lots:
+            ledger.return_lot(next(iter(ledger.lots.values())), amount)
         case "settle" if ledger.holds:
             hold = next(iter(ledger.holds.values()))
             ledger.settle(hold, min(amount, hold.amount))
@@ -209,3 +235,71 @@ def test_a_cut_whose_payment_a_crash_forgot_is_paid_before_anything_else() -> No
     disk.ledger.mint(ACCOUNT, 2, -4)
     disk.crash(kept_more=1)  # the cut was written, that it was paid was not
     assert (disk.account.unspent, disk.account.debt) == (6, 0)
+
+
+def crash(ledger: Ledger) -> Ledger:
+    """What the next life finds, if everything that was written is on disk."""
+    again = Ledger(ledger.identity)
+    replay(again, ledger.take_lines())
+    return again
+
+
+def open_block() -> Ledger:
+    ledger = open_ledger()
+    ledger.charge_block(ledger.account(ACCOUNT), 6)
+    ledger.synced(ledger.written)
+    return ledger
+
+
+def test_a_hold_out_of_a_block_that_is_written_down_is_open_in_the_next_life() -> None:
+    ledger = open_block()
+    hold = ledger.hold_from_block("t", [ledger.account(ACCOUNT)], 4, None)
+    assert hold is not None
+    ledger.write_hold(hold)
+    again = crash(ledger)
+    account = again.account(ACCOUNT)
+    assert (account.unspent, account.held, account.spent) == (4, 4, 2), "the rest of the block is lost"
+    again.open(2)
+    again.settle(again.holds[hold.number], 1)
+    again.synced(again.written)
+    assert (account.unspent, account.held, account.spent) == (7, 0, 3)
+
+
+def test_what_was_settled_is_remembered_in_the_next_life() -> None:
+    ledger = open_block()
+    account = ledger.account(ACCOUNT)
+    exact, fast = ledger.hold("t", [account], 2, None), ledger.hold_from_block("t", [account], 3, None)
+    assert exact is not None and fast is not None
+    ledger.settle(exact, 1)
+    ledger.settle(fast, 2)
+    ledger.write_memory()
+    again = crash(ledger)
+    found = [again.find_hold(number) for number in (exact.number, fast.number)]
+    assert [(hold.amount, hold.used) for hold in found if hold is not None] == [(2, 1), (3, 2)]
+
+
+def test_only_the_latest_settlements_are_remembered(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(ledger_module, "SETTLED_MAX", 3)
+    ledger = open_ledger()
+    account = ledger.account(ACCOUNT)
+    numbers = []
+    for key in (None, "k", None, None, None):
+        hold = ledger.hold("t", [account], 1, key)
+        assert hold is not None
+        ledger.settle(hold, 1)
+        numbers.append(hold.number)
+    assert [ledger.find_hold(number) is not None for number in numbers] == [False, True, True, True, True]
+
+
+def test_a_forgotten_key_is_free_and_its_settlement_still_known() -> None:
+    ledger = open_ledger()
+    first = ledger.hold("t", [ledger.account(ACCOUNT)], 1, "k")
+    assert first is not None
+    ledger.settle(first, 0)
+    ledger.forget_key(first.number)
+    second = ledger.hold("t", [ledger.account(ACCOUNT)], 1, "k")
+    assert second is not None
+    again = crash(ledger)
+    assert again.keys["k"].number == second.number
+    found = again.find_hold(first.number)
+    assert found is not None and found.used == 0

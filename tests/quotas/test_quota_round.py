@@ -6,8 +6,9 @@ from collections.abc import Callable
 from typing import Any
 
 from bursar.book import Effects, Record, Send
-from bursar.quotas.book import NodeBook, Refusal
+from bursar.quotas.book import NodeBook
 from bursar.quotas.messages import Collect, Offer, Share
+from bursar.quotas.requests import Refusal
 
 ACCOUNT = "acme"
 NOW = 1_000_000

@@ -6,10 +6,23 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from quota_mutations import AnswersFirst, Recredits, RefusesLocally, Reverts, SendsFirst
+from quota_mutations import (
+    AnswersFirst,
+    DecidesOverLots,
+    FreesFirst,
+    KeepsBoth,
+    Recredits,
+    RefusesLocally,
+    Reverts,
+    SendsFirst,
+    StatesEarly,
+    TellsUnasked,
+    TrustsItsLedger,
+)
 
 from bursar.quotas.book import NodeBook
-from bursar.sim.scenarios.quota.small import CHAIN, SMALL_RULES, THREE, TWO, SmallQuota
+from bursar.sim.scenarios.quota.small import CHAIN, SMALL_RULES, THREE, TWO, SmallLots, SmallQuota
+from bursar.sim.scenarios.quota.small_keys import SmallKeys
 from bursar.sim.search import Budget, Found, Search
 from bursar.world import MILLISECOND_NS
 
@@ -17,6 +30,10 @@ from bursar.world import MILLISECOND_NS
 def search(states_max: int = 400_000, **settings: Any) -> Found:
     world = type("World", (SmallQuota,), settings)()
     return Search(world, states_max).run()
+
+
+def search_keys(**settings: Any) -> Found:
+    return Search(type("World", (SmallKeys,), settings)(), 400_000).run()
 
 
 def assert_nothing_found(found: Found) -> None:
@@ -85,3 +102,41 @@ def test_the_papers_form_keeps_the_same_ledger() -> None:
 def test_mutations_are_caught(mutation: type[NodeBook], settings: dict[str, Any]) -> None:
     found = search(book=mutation, **settings)
     assert found.why is not None, f"{mutation.__name__} was not caught: {found}"
+
+
+@pytest.mark.parametrize(
+    "budget",
+    [
+        Budget(crashes=1, duplicates=0, moves=3),
+        Budget(crashes=0, duplicates=1, moves=4),
+        Budget(crashes=1, duplicates=1, moves=2),
+    ],
+    ids=["a crash", "a duplicate", "both"],
+)
+def test_one_key_is_charged_once_whatever_crashes_or_comes_twice(budget: Budget) -> None:
+    assert_nothing_found(search_keys(budget=budget))
+
+
+def test_one_key_out_of_a_block_is_charged_once_whatever_crashes() -> None:
+    budget = Budget(crashes=1, duplicates=0, moves=2)
+    assert_nothing_found(search_keys(budget=budget, block=1, horizon_ns=MILLISECOND_NS))
+
+
+@pytest.mark.parametrize("mutation", [TellsUnasked, TrustsItsLedger, KeepsBoth, FreesFirst])
+def test_mutations_of_keys_are_caught(mutation: type[NodeBook]) -> None:
+    found = search_keys(book=mutation, budget=Budget(crashes=1, duplicates=0, moves=4))
+    assert found.why is not None, f"{mutation.__name__} was not caught: {found}"
+
+
+def search_lots(**settings: Any) -> Found:
+    return Search(type("World", (SmallLots,), settings)(), 400_000).run()
+
+
+def test_nobody_is_refused_because_of_a_lot() -> None:
+    assert_nothing_found(search_lots())
+
+
+@pytest.mark.parametrize("mutation", [DecidesOverLots, StatesEarly])
+def test_a_root_that_decides_over_what_is_charged_ahead_is_caught(mutation: type[NodeBook]) -> None:
+    found = search_lots(book=mutation)
+    assert found.why is not None and "were refused" in found.why, str(found)

@@ -218,7 +218,13 @@ POOL = Record(
 
 QUOTA = Record(
     {
-        **_shared("quota", Fallback(None, reason="a quota is never exceeded, so nothing is lent without it")),
+        **_shared(
+            "quota",
+            Fallback(
+                None, keep=False, reason="a quota is never exceeded, so nothing is lent that is not charged"
+            ),
+            "refuse",
+        ),
         "window": Key(
             Choice(["none", "hour", "day", "week", "month"]), "when it begins anew, in UTC", "none"
         ),

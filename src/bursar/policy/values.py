@@ -155,6 +155,7 @@ class PoolPolicy(Resource, frozen=True, kw_only=True, tag="pool"):
 
 class QuotaPolicy(Resource, frozen=True, kw_only=True, tag="quota"):
     kind: ClassVar[Kind] = "quota"
+    without_bursar: WithoutBursar = REFUSE
     tenants: Mapping[str, QuotaTenant]
     window: Literal["none", "hour", "day", "week", "month"] = "none"
     unit: str = "units"

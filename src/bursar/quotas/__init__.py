@@ -14,13 +14,17 @@ waiting requests first, then by how fast each uses units (distribution, algorith
 - *Charged before used.* A grant is told when its line is durable (mode `exact`), or comes out of a
   block that was charged before (mode `fast`: a crash loses at most one block).
 - *A refusal is decided.* Only after the root heard every ledger that is not fenced, with nothing
-  in flight and too little unspent. Until then the answer is `Unknown`.
+  in flight or out in lots, and too little unspent. Until then the answer is `Unknown`.
+- *One key, one acquisition*, at whichever node it is asked: the store names the one hold that stands
+  for it, and that hold's ledger answers every repeat (`keys`).
 
-**The parts.** `entries`, `ledger`, `replay`: units and the journal. `messages`, `demand`,
-`allocation`, `gathering`, `round`, `rules`: the rounds, with the paper's own rules switchable. `book`: one
-node's state. `tree`: who is whose parent, through the store. `windows`, `accounts`: a calendar
-window is an account of its own; top-ups and cuts. `survey`, `watch`, `operations`: what people
-ask and do. `courier`, `resource`: the rest.
+**The parts.** `entries`, `balances`, `ledger`, `replay`: units and the journal. `messages`, `demand`,
+`allocation`, `gathering`, `round`, `statement`, `rules`: the rounds, with the paper's own rules switchable.
+`lots`: units ahead of use. `keys`: whose a key is. `requests`, `book`: one node's state. `tree`: who is
+whose parent, through the store. `homes`: keys in the store. `windows`, `accounts`: a calendar window is an
+account of its own; top-ups and cuts. `survey`, `watch`, `operations`: what people ask and do. `courier`:
+journal, network and time. `chains`, `repeats`, `settling`, `issuing`, `explaining`, `verbs`, `statistics`,
+`resource`: what the front door is offered.
 
 **What differs from the paper, and why.** Rates are units a second, not a unit per event, so that
 those of two nodes compare. Equations 5 and 6 are used the way the text has them (the listing swaps

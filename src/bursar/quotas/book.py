@@ -2,17 +2,19 @@
 
 **What rests on what.** That no unit is spent twice or lost rests on the ledger alone (ledger.py);
 whatever this book and the rounds decide, units only move by `Ledger.send` and `Ledger.receive`.
-Two things more are promised here:
+Three things more are promised here:
 
 - *charged before it is used*: a grant is told when its line is durable, and a message that carries
   units leaves when the debit is durable;
+- *one key, one acquisition*: a grant with a key is told when this ledger is the key's home (keys.py);
 - *a refusal is decided*: it is told only after the root, in one full wave, heard every ledger that
   is not fenced, each handing over all it had, and after every channel's two ends agreed on the
   number of transfers. Such a set of answers is a consistent cut with nothing in flight, so what
   arrived at the root is all that was unspent (units still held may come back, and the refusal says
-  until when it is remembered).
+  until when it is remembered). Nothing is decided while lots are out anywhere: they are recalled.
 
-The courier calls `request`, `settle`, `mint` and `join`, and takes `answers`.
+The courier calls `request`, `settle`, `mint` and `join`, and takes `answers`, `recalls` and what `keys`
+asks for.
 """
 
 from __future__ import annotations
@@ -20,13 +22,15 @@ from __future__ import annotations
 import heapq
 from collections import deque
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 from bursar.book import Effects, Record, Send
-from bursar.quotas import replay
-from bursar.quotas.ledger import Account, Hold, Ledger
+from bursar.quotas import lots, replay
+from bursar.quotas.balances import Account, Hold
+from bursar.quotas.keys import Keys
+from bursar.quotas.ledger import Ledger
 from bursar.quotas.messages import Busy, Collect, Credit, Note, Offer, Share
+from bursar.quotas.requests import Answer, Refusal, Request, Taken, node_of
 from bursar.quotas.round import Round
 from bursar.quotas.rules import BURSAR, Rules
 from bursar.quotas.windows import add_horizon, is_over
@@ -34,46 +38,6 @@ from bursar.world import Message
 
 WAVE_BITS = 32
 """Waves are numbered on from generation to generation, so that a new life's are not taken for old."""
-
-LEDGER_MARK = "~"
-"""Separates a node's name from the number of its ledger, from the second one on: "b~2"."""
-
-
-def node_of(ledger: str) -> str:
-    """The machine on which a ledger is kept."""
-    return ledger.partition(LEDGER_MARK)[0]
-
-
-@dataclass(frozen=True, slots=True)
-class Refusal:
-    """Decided: `left` units of `account` were unspent anywhere, and `asked` is more."""
-
-    account: str
-    left: int
-    asked: int
-
-
-@dataclass(frozen=True, slots=True)
-class Answer:
-    """To a request: the number of a hold, which is durable, or a refusal."""
-
-    request: int
-    outcome: int | Refusal
-
-
-class Request:
-    """An acquisition that waits for units of one or more accounts."""
-
-    __slots__ = ("accounts", "amount", "key", "number", "tenant")
-
-    def __init__(
-        self, number: int, tenant: str, accounts: tuple[str, ...], amount: int, key: str | None
-    ) -> None:
-        self.number = number
-        self.tenant = tenant
-        self.accounts = accounts
-        self.amount = amount
-        self.key = key
 
 
 class NodeBook:
@@ -93,6 +57,8 @@ class NodeBook:
         self.rounds: dict[str, Round] = {}
         self.requests: dict[int, Request] = {}
         self.answers: list[Answer] = []
+        self.keys = Keys()
+        self.recalls: dict[str, None] = {}
         self._numbers = 0
         self._waves = 0
         self._effects: Effects = []
@@ -124,6 +90,7 @@ class NodeBook:
         """Begin this life, after the replay."""
         self.ledger.open(generation)
         self._waves = generation << WAVE_BITS
+        self.keys.open(now, self.ledger)
         return self.resend(now)
 
     def resend(self, now: int) -> Effects:
@@ -132,7 +99,7 @@ class NodeBook:
             for peer, channel in account.channels.items():
                 if channel.outbox:
                     self._set_resend(now, account, peer)
-        return self._flush()
+        return self.flush()
 
     def join(
         self,
@@ -151,7 +118,7 @@ class NodeBook:
             if self.members != known:
                 round_.forget_verdict()
             round_.retry_soon(self, now)
-        return self._flush()
+        return self.flush()
 
     def mint(self, now: int, name: str, mints: Sequence[tuple[str, int]]) -> Effects:
         """The account's list in the store, whole: (ledger, amount) of each entry, from the first."""
@@ -159,10 +126,12 @@ class NodeBook:
         for number, (ledger, amount) in enumerate(mints, start=1):
             if ledger == self.identity:
                 self.ledger.mint(name, number, amount)
+                if amount < 0:
+                    lots.recall(self, self.ledger.account(name))
         # Known once the units are here: a statement that names a mint must include its units.
         owners = frozenset(ledger for ledger, _ in mints)
         self.defer(now, "_learn_mints", name, len(mints), sum(amount for _, amount in mints), owners)
-        return self._flush()
+        return self.flush()
 
     def forget(self, now: int, horizons: str) -> Effects:
         """Accounts of windows before the horizons are over: nothing that is said about them is listened
@@ -170,13 +139,14 @@ class NodeBook:
         self._horizons = add_horizon(self._horizons, horizons)
         if self._horizons:
             self.defer(now, "_forget_accounts")
-        return self._flush()
+        return self.flush()
 
     def is_over(self, name: str) -> bool:
         """Whether the account is of a window that was forgotten."""
         return is_over(name, self._horizons)
 
     def _forget_accounts(self, now: int) -> None:
+        self.keys.forget_windows(self._horizons)
         for name in [name for name in self.ledger.accounts if self.is_over(name)]:
             if not self.ledger.accounts[name].held:
                 del self.ledger.accounts[name]
@@ -192,7 +162,8 @@ class NodeBook:
         self, now: int, tenant: str, accounts: Sequence[str], amount: int, key: str | None = None
     ) -> tuple[int, Effects]:
         """Reserve `amount` in every account. The answer, with the number returned, comes when it
-        is durable, or decided; until then it waits, and `cancel` ends that."""
+        is durable, or decided; until then it waits, and `cancel` ends that. A key that is known here is
+        not requested again."""
         self._numbers += 1
         chain = self.chain(accounts)
         request = Request(self._numbers, tenant, tuple(accounts), amount, key)
@@ -202,37 +173,78 @@ class NodeBook:
         if not self._try_request(now, request):
             for account in chain:
                 self.round(account).waiting[request.number] = request
-        self._look_for_need(now, chain)
-        return request.number, self._flush()
-
-    def look_for_need(self, now: int, chain: Sequence[Account], amount: int) -> Effects:
-        """Units were taken from a block: ask for more in time."""
-        for account in chain:
-            self.round(account).see_request(amount)
-        self._look_for_need(now, chain)
-        return self._flush()
+        self.look_for_need(now, chain)
+        return request.number, self.flush()
 
     def cancel(self, now: int, number: int) -> Effects:
         """The request waits no longer (its deadline passed)."""
         request = self.requests.pop(number, None)
         if request is not None:
             self._forget(request)
-        return self._flush()
+        return self.flush()
 
     def settle(self, now: int, hold: Hold, used: int) -> Effects:
-        self.ledger.settle(hold, used)
-        for account in self.chain(hold.accounts):
-            self.round(account).returned += hold.amount - used
-            if not hold.written:
-                self.serve(now, account)
-        return self._flush()
+        self._settle(now, hold, used)
+        return self.flush()
 
-    def return_blocks(self, now: int) -> Effects:
-        """Give back what was charged ahead: before a node stops."""
+    def _settle(self, now: int, hold: Hold, used: int) -> None:
+        self.ledger.settle(hold, used)
+        if hold.key is not None:
+            self.keys.close(hold)
+            self.defer(now, "_settle_key", hold.number)
+        self.take_in(now, hold.accounts, hold.amount - used, served=not hold.written)
+
+    def take_in(self, now: int, names: Iterable[str], units: int, *, served: bool) -> None:
+        """Units came back; `served`: into the block, where they may be granted at once."""
+        for account in self.chain(names):
+            self.round(account).returned += units
+            if served:
+                self.serve(now, account)
+
+    def close(self, now: int) -> Effects:
+        """Before a node stops: what is open is written down, what was charged ahead is given back."""
+        for hold in self.ledger.holds.values():
+            if not hold.written:
+                self.ledger.write_hold(hold)
+        self.ledger.write_memory()
         for account in self.ledger.accounts.values():
             if account.block > 0:
                 self.ledger.return_block(account, account.block)
-        return self._flush()
+        return self.flush()
+
+    # -- keys: what the store said
+
+    def win_key(self, now: int, key: str, number: int) -> Effects:
+        """The store names this hold for the key: it may be told."""
+        request = self.keys.win(key, number)
+        if request:
+            self._answer(now, request, number)
+        return self.flush()
+
+    def lose_key(self, now: int, key: str, number: int) -> Effects:
+        """The key has another home: what was held for it here is given back."""
+        entry = self.keys.lose(key, number)
+        if entry is not None:
+            if entry.hold.used is None:
+                self._settle(now, entry.hold, 0)
+            self.ledger.forget_key(number)
+            if entry.request:
+                self.answers.append(Answer(entry.request, Taken()))
+        return self.flush()
+
+    def end_key(self, now: int, key: str, number: int) -> Effects:
+        """The store has forgotten the key."""
+        if self.keys.end(key, number):
+            self.ledger.forget_key(number)
+        return self.flush()
+
+    def _ask_home(self, now: int, number: int) -> None:
+        self.keys.ask(self.ledger.holds[number])
+
+    def _settle_key(self, now: int, number: int) -> None:
+        hold = self.ledger.closed.get(number)
+        if hold is not None:
+            self.keys.settle(now, hold)
 
     # -- the book
 
@@ -247,7 +259,7 @@ class NodeBook:
             and not self.is_over(message.account)
         ):
             self._receive_units(now, message)
-        return self._flush()
+        return self.flush()
 
     def synced(self, now: int, records: int) -> Effects:
         gained = self.ledger.synced(records)
@@ -256,14 +268,14 @@ class NodeBook:
             getattr(self, what)(now, *arguments)
         for account in gained:
             self.serve(now, account)
-        return self._flush()
+        return self.flush()
 
     def tick(self, now: int) -> Effects:
         while self._timers and self._timers[0][0] <= now:
             _, name, what, peer = heapq.heappop(self._timers)
             if name in self.ledger.accounts:
                 self._ring(now, self.ledger.accounts[name], what, peer)
-        return self._flush()
+        return self.flush()
 
     def wake_at(self) -> int | None:
         return self._timers[0][0] if self._timers else None
@@ -299,6 +311,9 @@ class NodeBook:
         if what == "round":
             self.round(account).wake(self, now)
             return
+        if what == "lot":
+            lots.end_due(self, now)
+            return
         channel = account.channel(peer)
         due = channel.resend_at if what == "resend" else channel.ack_at
         if due is not None and due <= now:
@@ -309,15 +324,15 @@ class NodeBook:
         doubled = min(2 * channel.resend_ns, self.rules.resend_max_ns)
         channel.resend_ns = doubled or self.rules.resend_ns
         channel.resend_at = now + channel.resend_ns
-        self._set_timer(channel.resend_at, account, "resend", peer)
+        self.set_timer(channel.resend_at, account, "resend", peer)
 
     def _set_ack(self, now: int, account: Account, peer: str) -> None:
         channel = account.channel(peer)
         if channel.ack_at is None:
             channel.ack_at = now + self.rules.ack_ns
-            self._set_timer(channel.ack_at, account, "ack", peer)
+            self.set_timer(channel.ack_at, account, "ack", peer)
 
-    def _set_timer(self, when: int, account: Account, what: str, peer: str) -> None:
+    def set_timer(self, when: int, account: Account, what: str, peer: str) -> None:
         heapq.heappush(self._timers, (when, account.name, what, peer))
 
     # -- what the rounds use
@@ -331,7 +346,7 @@ class NodeBook:
             self.rounds[name].begin_full(self, now)
 
     def wake_round(self, when: int, account: Account) -> None:
-        self._set_timer(when, account, "round", "")
+        self.set_timer(when, account, "round", "")
 
     def defer(self, now: int, what: str, *arguments: Any) -> None:
         """Call the method once everything written so far is durable."""
@@ -360,9 +375,9 @@ class NodeBook:
         round_ = self.round(account)
         for request in list(round_.waiting.values()):
             self._try_request(now, request)
-        self._look_for_need(now, (account,))
+        self.look_for_need(now, (account,))
 
-    def _look_for_need(self, now: int, chain: Iterable[Account]) -> None:
+    def look_for_need(self, now: int, chain: Iterable[Account]) -> None:
         for account in chain:
             self.round(account).look_for_need(self, now)
 
@@ -379,7 +394,10 @@ class NodeBook:
             return False
         self.requests.pop(request.number)
         self._forget(request)
-        if hold.written:
+        if hold.key is not None:
+            self.keys.add(hold, request.number)
+            self.defer(now, "_ask_home", hold.number)
+        elif hold.written:
             self.defer(now, "_answer", request.number, hold.number)
         else:
             self._answer(now, request.number, hold.number)
@@ -389,15 +407,25 @@ class NodeBook:
         if not self.block:
             return self.ledger.hold(request.tenant, chain, request.amount, request.key)
         hold = self.ledger.hold_from_block(request.tenant, chain, request.amount, request.key)
-        if hold is None:
-            for account in chain:
-                self.refill(now, account, request.amount)
+        if hold is not None and hold.key is not None:
+            self.ledger.write_hold(hold)  # a retry after a crash must find it
+        for account in chain:
+            if hold is None:
+                self._refill(now, account, request.amount)
+            else:
+                self.keep_block(now, account)
         return hold
 
-    def refill(self, now: int, account: Account, need: int = 0) -> None:
-        """Charge units ahead, up to one block unspent by anybody (more only for a larger request)."""
+    def keep_block(self, now: int, account: Account) -> None:
+        """Charge the next block before this one is used up."""
+        if account.block + account.ahead < self.block // 2:
+            self._refill(now, account)
+
+    def _refill(self, now: int, account: Account, need: int = 0) -> None:
+        """Charge units ahead, up to one block unspent by anybody, lots included (more only for a larger
+        request): what a crash loses."""
         round_ = self.round(account)
-        wanted = max(self.block, need) - account.block - round_.charging
+        wanted = max(self.block - account.ahead, need) - account.block - round_.charging
         amount = min(wanted, account.unspent)
         if amount > 0 and not round_.full:
             round_.charging += amount
@@ -421,7 +449,7 @@ class NodeBook:
         for account in self.chain(request.accounts):
             self.round(account).waiting.pop(request.number, None)
 
-    def _flush(self) -> Effects:
+    def flush(self) -> Effects:
         effects: Effects = [Record(line) for line in self.ledger.take_lines()]
         effects += self._effects
         self._effects = []

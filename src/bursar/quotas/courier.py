@@ -1,9 +1,10 @@
-"""Runs a node's book: journal, network, time, the store, and those who wait for an answer."""
+"""Runs a node's book: journal, network, time, the store; and hands out what it answers."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections import deque
+from collections.abc import Awaitable, Callable, Iterable
 from typing import TypeVar
 
 from bursar.book import Effects, Record, Send
@@ -17,11 +18,13 @@ from bursar.errors import (
 )
 from bursar.quotas import accounts, replay
 from bursar.quotas.accounts import AccountWatcher
-from bursar.quotas.book import LEDGER_MARK, NodeBook, Refusal
+from bursar.quotas.balances import Hold
+from bursar.quotas.book import NodeBook
 from bursar.quotas.entries import read_identity
+from bursar.quotas.homes import HomeKeeper
 from bursar.quotas.layout import Layout, Mints
-from bursar.quotas.ledger import Hold
 from bursar.quotas.messages import Messages
+from bursar.quotas.requests import LEDGER_MARK, Refusal, Taken
 from bursar.quotas.rules import BURSAR, Rules
 from bursar.quotas.tree import Place, Tree
 from bursar.world import MILLISECOND_NS, Message, World
@@ -30,10 +33,13 @@ ResultT = TypeVar("ResultT")
 
 RETRY_NS = 50 * MILLISECOND_NS
 LINGER_NS = 2 * MILLISECOND_NS
-"""A line that nobody waits for, a settlement, may wait so long for others to be synced with."""
+"""A line that nobody waits for may wait so long for others to be synced with."""
 
 COMPACT_LINES = 100_000
-"""The journal is made short again after so many lines."""
+"""The journal is made short again after so many lines, and as many as it was made short to."""
+
+Waiter = Callable[[Hold | Refusal | Taken], None]
+"""Takes the answer to a request, once."""
 
 
 class QuotaCourier:
@@ -49,10 +55,13 @@ class QuotaCourier:
         self.mints: dict[str, Mints] = {}
         self._journal = world.journal(self.topic)
         self._lines = 0
-        self._replaced = 0
+        self._compact_at = COMPACT_LINES
         self._sync_wanted = asyncio.Event()
         self._lingering = False
-        self._waiting: dict[int, asyncio.Future[Hold | Refusal | None]] = {}
+        self._waiting: dict[int, Waiter] = {}
+        self._syncing: deque[tuple[int, asyncio.Future[None]]] = deque()
+        self.homes = HomeKeeper(self)
+        self.recalled: Callable[[Iterable[str]], None] | None = None
         self._alarm = Alarm(world, self.topic, lambda: self.book.wake_at(), self._tick)
         self._watcher = AccountWatcher(world, self.layout, self._mint, self._forget)
 
@@ -92,6 +101,7 @@ class QuotaCourier:
         self._alarm.start()
         self.tree.start()
         self._watcher.start()
+        self.homes.start()
 
     async def _renew(self) -> None:
         try:
@@ -172,12 +182,16 @@ class QuotaCourier:
             self._want_sync()
         if self.book.answers:
             self._hand_out()
+        if self.book.recalls and self.recalled is not None:
+            recalls, self.book.recalls = self.book.recalls, {}
+            self.recalled(recalls)
+        self.homes.look()
         self._alarm.set()
 
     def _want_sync(self) -> None:
-        """At once if anybody waits for it. A settlement is told before it is durable: syncing it
-        alone would only make the next grant wait for two syncs."""
-        if self.book.awaits_sync:
+        """At once if anybody waits for it. What nobody waits for (a hold that expired) is synced with
+        what comes next: alone it would only make the next grant wait for two syncs."""
+        if self.book.awaits_sync or self._syncing:
             self._sync_wanted.set()
         elif not self._lingering:
             self._lingering = True
@@ -192,13 +206,13 @@ class QuotaCourier:
         answers, self.book.answers = self.book.answers, []
         for answer in answers:
             outcome = answer.outcome
-            held = self.book.ledger.holds.get(outcome) if isinstance(outcome, int) else outcome
+            said = self.book.ledger.holds.get(outcome) if isinstance(outcome, int) else outcome
             waiter = self._waiting.pop(answer.request, None)
-            if waiter is not None and not waiter.done() and held is not None:
-                waiter.set_result(held)
-            elif isinstance(held, Hold):
+            if waiter is not None and said is not None:
+                waiter(said)
+            elif isinstance(said, Hold):
                 # Whoever asked has gone: what was reserved is given back.
-                self.perform(self.book.settle(self.world.clock.now(), held, 0))
+                self.perform(self.book.settle(self.world.clock.now(), said, 0))
 
     async def _receive(self, sender: str, message: Message) -> None:
         self.perform(self.book.receive(self.world.clock.now(), sender, message))
@@ -211,13 +225,29 @@ class QuotaCourier:
             await self._sync_wanted.wait()
             self._sync_wanted.clear()
             lines = self._lines
-            if lines - self._replaced > COMPACT_LINES:
+            if lines > self._compact_at:
                 # Taken in one step with the count: lines written from now on follow the new file.
-                self._replaced = lines
-                await self._journal.rewrite(replay.compact(self.book.ledger))
+                records = replay.compact(self.book.ledger)
+                self._compact_at = lines + len(records) + COMPACT_LINES
+                await self._journal.rewrite(records)
             else:
                 await self._journal.sync()
             self.perform(self.book.synced(self.world.clock.now(), lines))
+            self._tell_synced(lines)
+
+    def _tell_synced(self, lines: int) -> None:
+        while self._syncing and self._syncing[0][0] <= lines:
+            _, waiter = self._syncing.popleft()
+            if not waiter.done():
+                waiter.set_result(None)
+
+    async def wait_durable(self) -> None:
+        """Until all that was written so far is on disk."""
+        if self.book.ledger.durable < self._lines:
+            waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+            self._syncing.append((self._lines, waiter))
+            self._sync_wanted.set()
+            await waiter
 
     def _join(self, place: Place) -> None:
         self.world.trace("quota.place", parent=place.parent, children=",".join(place.children))
@@ -254,48 +284,29 @@ class QuotaCourier:
         mints = await accounts.change_limit(self.world.store, self.layout, account, limit, live)
         self._watcher.learn(account, mints)
 
-    async def reserve(
-        self, tenant: str, chain: tuple[str, ...], amount: int, key: str | None, wait_ns: int
-    ) -> Hold | Refusal | None:
-        """A hold, a refusal, or None if neither was known in time."""
+    def reserve(
+        self, tenant: str, chain: tuple[str, ...], amount: int, key: str | None, waiter: Waiter
+    ) -> int:
+        """Ask the book; `waiter` takes what it answers, at once or later. The number is for `cancel`."""
         number, effects = self.book.request(self.world.clock.now(), tenant, chain, amount, key)
-        waiter: asyncio.Future[Hold | Refusal | None] = asyncio.get_running_loop().create_future()
         self._waiting[number] = waiter
         self.perform(effects)
-        if waiter.done():
-            return waiter.result()
-        deadline = self.world.spawn(self._end_waiting(number, wait_ns), f"{self.topic}.deadline")
-        try:
-            return await waiter
-        except asyncio.CancelledError:
-            self._abandon(number, waiter)
-            raise
-        finally:
-            deadline.cancel()
+        return number
 
-    async def _end_waiting(self, number: int, wait_ns: int) -> None:
-        await self.world.clock.sleep(wait_ns)
-        waiter = self._waiting.get(number)
-        if waiter is not None and number in self.book.requests:
-            del self._waiting[number]
-            self.perform(self.book.cancel(self.world.clock.now(), number))
-            if not waiter.done():
-                waiter.set_result(None)
-        # Otherwise the hold is written, and the answer is on its way from the disk.
-
-    def _abandon(self, number: int, waiter: asyncio.Future[Hold | Refusal | None]) -> None:
-        """Whoever asked was cancelled: nothing is to stay reserved for it."""
-        self._waiting.pop(number, None)
+    def cancel(self, number: int) -> bool:
+        """Nobody waits any more. False: the hold is made, and its answer is on its way."""
+        if number not in self.book.requests:
+            return False
+        del self._waiting[number]
         self.perform(self.book.cancel(self.world.clock.now(), number))
-        if waiter.done() and not waiter.cancelled():
-            outcome = waiter.result()
-            if isinstance(outcome, Hold):
-                self.settle(outcome, 0)
+        return True
 
     def settle(self, hold: Hold, used: int) -> None:
         self.perform(self.book.settle(self.world.clock.now(), hold, used))
 
     async def close(self) -> None:
-        """Give back what was charged ahead, durably."""
-        self.perform(self.book.return_blocks(self.world.clock.now()))
+        """Write down what is open, and give back what was charged ahead, durably."""
+        self.book.block = 0  # nothing more is charged ahead; what is being charged is waited for
+        await self.wait_durable()
+        self.perform(self.book.close(self.world.clock.now()))
         await self._journal.sync()

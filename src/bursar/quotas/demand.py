@@ -5,12 +5,12 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from bursar.quotas.allocation import Burn, threshold
-from bursar.quotas.ledger import Account
+from bursar.quotas.balances import Account
 from bursar.quotas.messages import Verdict
 from bursar.quotas.rules import Rules
 
 if TYPE_CHECKING:
-    from bursar.quotas.book import Request
+    from bursar.quotas.requests import Request
 
 WANTS_MAX = 256
 """Requests named one by one in an offer; those behind them wait for the next round."""

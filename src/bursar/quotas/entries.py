@@ -35,13 +35,15 @@ class Burned(msgspec.Struct, frozen=True, array_like=True, tag="b"):
 
 
 class Held(msgspec.Struct, frozen=True, array_like=True, tag="h"):
-    """Units of every account in the chain are reserved for one acquisition."""
+    """Units of every account in the chain are reserved for one acquisition. `ahead`: they were charged
+    before, in a block."""
 
     hold: int
     tenant: str
     accounts: tuple[str, ...]
     amount: int
     key: str | None
+    ahead: bool = False
 
 
 class Settled(msgspec.Struct, frozen=True, array_like=True, tag="s"):
@@ -49,6 +51,12 @@ class Settled(msgspec.Struct, frozen=True, array_like=True, tag="s"):
 
     hold: int
     used: int
+
+
+class Forgotten(msgspec.Struct, frozen=True, array_like=True, tag="f"):
+    """The key of a hold that is over is free: this ledger is no longer its home."""
+
+    hold: int
 
 
 class Blocked(msgspec.Struct, frozen=True, array_like=True, tag="k"):
@@ -89,7 +97,7 @@ class Balance(msgspec.Struct, frozen=True, array_like=True, tag="a"):
 
 
 class Kept(msgspec.Struct, frozen=True, array_like=True, tag="e"):
-    """A hold of a compacted journal: open, or (`used` is a number) remembered for its key."""
+    """A hold of a compacted journal: open, or (`used` is a number) over and remembered."""
 
     hold: int
     tenant: str
@@ -99,7 +107,7 @@ class Kept(msgspec.Struct, frozen=True, array_like=True, tag="e"):
     used: int | None
 
 
-Entry = Opened | Minted | Burned | Held | Settled | Blocked | Sent | Received | Balance | Kept
+Entry = Opened | Minted | Burned | Held | Settled | Forgotten | Blocked | Sent | Received | Balance | Kept
 
 encode = msgspec.msgpack.Encoder().encode
 decode = msgspec.msgpack.Decoder(Entry).decode

@@ -8,8 +8,8 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from bursar.quotas.allocation import lifetime_ns, serve_wants, split_by_rate, surplus
+from bursar.quotas.balances import Account
 from bursar.quotas.demand import WANTS_MAX, Demand
-from bursar.quotas.ledger import Account
 from bursar.quotas.messages import Collect, Offer
 from bursar.quotas.rules import Rules
 from bursar.world import SECOND_NS

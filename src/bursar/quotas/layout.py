@@ -7,11 +7,13 @@
 /quotas/RESOURCE/accounts             the horizons: accounts of windows before them are forgotten
 /quotas/RESOURCE/accounts/ACCOUNT     an AccountRecord: where its units come from
 /quotas/RESOURCE/warnings/ACCOUNT:N   that N percent was reached has been told
+/quotas/RESOURCE/keys/AB/CD/DIGEST    a HomeRecord: the hold that stands for a key
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from hashlib import blake2b
 from urllib.parse import quote, unquote
 
 import msgspec
@@ -35,6 +37,20 @@ class AccountRecord(msgspec.Struct):
     mints: Mints
 
 
+class HomeRecord(msgspec.Struct, frozen=True):
+    """A key as the store has it.
+
+    ledger, hold   its home, and the number of the hold there: no two claims are the same
+    terms          a digest of the tenant and the amount that it was used for
+    until_s        when it may be swept if its home was written off, in seconds since 1970
+    """
+
+    ledger: str
+    hold: int
+    terms: str
+    until_s: int
+
+
 class Layout:
     """The paths of one resource."""
 
@@ -45,9 +61,10 @@ class Layout:
         self.live = f"{self.root}/live"
         self.accounts = f"{self.root}/accounts"
         self.warnings = f"{self.root}/warnings"
+        self.keys = f"{self.root}/keys"
 
     def folders(self) -> tuple[str, ...]:
-        return (self.ledgers, self.fenced, self.live, self.accounts, self.warnings)
+        return (self.ledgers, self.fenced, self.live, self.accounts, self.warnings, self.keys)
 
     def slots(self, ledger: str) -> str:
         return f"{self.root}/slots/{quote(ledger, safe='')}"
@@ -63,6 +80,26 @@ class Layout:
 
     def warning(self, account: str, percent: int) -> str:
         return f"{self.warnings}/{quote(account, safe='')}{WARNING_MARK}{percent}"
+
+    def key(self, key: str) -> str:
+        """Two folders of 256 on the way: the full tables of 500 nodes stay below CHILDREN_MAX in each."""
+        name = digest(key)
+        return f"{self.keys}/{name[:2]}/{name[2:4]}/{name[4:]}"
+
+
+def digest(*parts: object) -> str:
+    return blake2b(repr(parts).encode(), digest_size=16).hexdigest()
+
+
+def read_home(data: bytes) -> HomeRecord:
+    try:
+        return msgspec.json.decode(data, type=HomeRecord)
+    except msgspec.DecodeError as error:
+        raise FormatError(f"a key in the store names no hold: {error}") from error
+
+
+def write_home(record: HomeRecord) -> bytes:
+    return msgspec.json.encode(record)
 
 
 def read_name(node: str) -> str:

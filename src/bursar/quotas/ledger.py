@@ -15,7 +15,8 @@ Sending is cumulative: a message carries every transfer that is not acknowledged
 newest message says all that the lost ones did, and one integer a channel tells old from new.
 
 A crash keeps a durable prefix of the lines. What it can lose: lines nobody was told about, and
-(in `fast` mode) the rest of a block, which was charged before it was used and stays spent.
+(in `fast` mode) a block with what was granted from it, which was charged before it was used and stays
+spent.
 """
 
 from __future__ import annotations
@@ -24,88 +25,24 @@ from collections import deque
 from collections.abc import Iterator, Sequence
 
 from bursar.quotas import entries
-from bursar.quotas.entries import Blocked, Burned, Entry, Held, Minted, Opened, Received, Sent, Settled
+from bursar.quotas.balances import Account, Hold, Lot
+from bursar.quotas.entries import (
+    Blocked,
+    Burned,
+    Entry,
+    Forgotten,
+    Held,
+    Kept,
+    Minted,
+    Opened,
+    Received,
+    Sent,
+    Settled,
+)
 
-KEYS_MAX = 100_000
-"""Keys remembered after their hold is over; the oldest are forgotten first."""
-
-
-class Channel:
-    """What went to and came from one other ledger, for one account.
-
-    sent       number of the last transfer written here
-    outbox     number -> (amount, line that wrote it), not acknowledged yet
-    received   number of the last transfer from there that is durable here
-    receiving  the same, written and perhaps not durable yet
-    """
-
-    __slots__ = ("ack_at", "outbox", "received", "receiving", "resend_at", "resend_ns", "sent")
-
-    def __init__(self) -> None:
-        self.sent = 0
-        self.outbox: dict[int, tuple[int, int]] = {}
-        self.received = 0
-        self.receiving = 0
-        self.resend_at: int | None = None
-        self.resend_ns = 0
-        self.ack_at: int | None = None
-
-
-class Account:
-    """One account in one ledger. `block` is `fast` mode's: charged ahead, and not granted yet."""
-
-    __slots__ = ("block", "channels", "debt", "endowment", "held", "mints", "name", "spent", "unspent")
-
-    def __init__(self, name: str) -> None:
-        self.name = name
-        self.endowment = 0
-        self.unspent = 0
-        self.block = 0
-        self.held = 0
-        self.spent = 0
-        self.debt = 0
-        self.mints = 0
-        self.channels: dict[str, Channel] = {}
-
-    def channel(self, peer: str) -> Channel:
-        found = self.channels.get(peer)
-        if found is None:
-            found = self.channels[peer] = Channel()
-        return found
-
-    @property
-    def used(self) -> int:
-        """Units that were taken from this account here, for good or for now."""
-        return self.held + self.spent
-
-    def in_outbox(self) -> int:
-        return sum(amount for channel in self.channels.values() for amount, _ in channel.outbox.values())
-
-
-class Hold:
-    """Units reserved for one acquisition. `used` is None while it is open. A hold of `fast` mode
-    has no line of its own: its block paid for it."""
-
-    __slots__ = ("accounts", "amount", "expired", "expires_at", "key", "number", "tenant", "used", "written")
-
-    def __init__(
-        self,
-        number: int,
-        tenant: str,
-        accounts: tuple[str, ...],
-        amount: int,
-        key: str | None,
-        written: bool,
-    ) -> None:
-        self.number = number
-        self.tenant = tenant
-        self.accounts = accounts
-        self.amount = amount
-        self.key = key
-        self.written = written
-        self.used: int | None = None
-        self.expires_at: int | None = None
-        self.expired = False
+SETTLED_MAX = 100_000
+"""Holds without a key that are remembered when they are over, so that settling one again can be answered;
+the oldest are forgotten first. (Those with a key are remembered as long as the key.)"""
 
 
 class Ledger:
@@ -117,11 +54,13 @@ class Ledger:
         self.generation = 0
         self.accounts: dict[str, Account] = {}
         self.holds: dict[int, Hold] = {}
+        self.closed: dict[int, Hold] = {}
         self.keys: dict[str, Hold] = {}
+        self.lots: dict[int, Lot] = {}
         self.written = 0
         self.durable = 0
         self._hold_number = 0
-        self._closed_keys: deque[str] = deque()
+        self._closed_plain: deque[int] = deque()
         self._lines: list[bytes] = []
         self._credits: deque[tuple[int, Entry]] = deque()
         self._settling: dict[int, Hold] = {}
@@ -248,7 +187,7 @@ class Ledger:
         for account in chain:
             if account.unspent < amount:
                 return None
-        hold = self._add_hold(tenant, chain, amount, key, written=True)
+        hold = self._make_hold(tenant, chain, amount, key, written=True)
         for account in chain:
             account.unspent -= amount
             account.held += amount
@@ -265,7 +204,13 @@ class Ledger:
         for account in chain:
             account.block -= amount
             account.held += amount
-        return self._add_hold(tenant, chain, amount, key, written=False)
+        return self._make_hold(tenant, chain, amount, key, written=False)
+
+    def write_hold(self, hold: Hold) -> None:
+        """Give a hold that came out of a block a line of its own, so that it outlasts this life."""
+        assert not hold.written and hold.used is None, "it is open, and only its block paid for it"
+        hold.written = True
+        self._write(Held(hold.number, hold.tenant, hold.accounts, hold.amount, hold.key, ahead=True))
 
     def settle(self, hold: Hold, used: int) -> None:
         """End a hold: `used` is spent, the rest comes back. Told before it is durable: a crash
@@ -299,37 +244,105 @@ class Ledger:
         account.spent += amount
         self._write(Blocked(account.name, -amount), credits=True)
 
-    def _add_hold(
+    def _make_hold(
         self, tenant: str, chain: Sequence[Account], amount: int, key: str | None, written: bool
     ) -> Hold:
         self._hold_number += 1
         names = tuple([account.name for account in chain])
         hold = Hold(self._hold_number, tenant, names, amount, key, written)
-        self.holds[hold.number] = hold
-        if key is not None:
-            self.keys[key] = hold
+        self.add_hold(hold)
         return hold
 
+    def add_hold(self, hold: Hold) -> None:
+        self.holds[hold.number] = hold
+        if hold.key is not None:
+            self.keys[hold.key] = hold
+
     def close_hold(self, hold: Hold, used: int) -> None:
+        """It is over, and remembered for whoever settles it again."""
         hold.used = used
         del self.holds[hold.number]
-        self.remember_key(hold)
-
-    def remember_key(self, hold: Hold) -> None:
-        """A retry of a hold that is over must find it; the oldest are forgotten."""
+        self.closed[hold.number] = hold
         if hold.key is None:
-            return
-        self._closed_keys.append(hold.key)
-        while len(self._closed_keys) > KEYS_MAX:
-            self.keys.pop(self._closed_keys.popleft(), None)
+            self._limit_memory(hold)
+
+    def _limit_memory(self, hold: Hold) -> None:
+        self._closed_plain.append(hold.number)
+        if len(self._closed_plain) > SETTLED_MAX:
+            del self.closed[self._closed_plain.popleft()]
+
+    def find_hold(self, number: int) -> Hold | None:
+        """Open, or over and remembered."""
+        return self.holds.get(number) or self.closed.get(number)
+
+    def forget_key(self, number: int) -> None:
+        """The key of a hold that is over may be used anew, anywhere."""
+        self.drop_key(number)
+        self._write(Forgotten(number))
+
+    def drop_key(self, number: int) -> None:
+        hold = self.closed.get(number)
+        if hold is not None and hold.key is not None:
+            if self.keys.get(hold.key) is hold:
+                del self.keys[hold.key]
+            hold.key = None
+            self._limit_memory(hold)
+
+    def write_memory(self) -> None:
+        """What was settled and has no line of its own, for the next life."""
+        for hold in self.closed.values():
+            if not hold.written:
+                hold.written = True
+                self._write(
+                    Kept(hold.number, hold.tenant, hold.accounts, hold.amount, hold.key, used=hold.used)
+                )
 
     def closed_holds(self) -> Iterator[Hold]:
-        """Those that are remembered for their key and were written."""
-        return (hold for hold in map(self.keys.__getitem__, self._closed_keys) if hold.written)
+        """Those that are over and have lines of their own."""
+        return (hold for hold in self.closed.values() if hold.written)
 
     def settling_holds(self) -> Iterator[Hold]:
         """Those whose end is written and not durable yet."""
         return iter(self._settling.values())
+
+    # -- lots, out of blocks: nothing is written, a crash leaves all of it spent
+
+    def issue_lot(self, chain: Sequence[Account], amount: int, until: int) -> Lot:
+        self._hold_number += 1
+        lot = Lot(self._hold_number, tuple([account.name for account in chain]), amount, until)
+        for account in chain:
+            assert 0 < amount <= account.block, "a lot comes out of the block"
+            account.block -= amount
+            account.held += amount
+            account.ahead += amount
+        self.lots[lot.number] = lot
+        return lot
+
+    def spend_lot(self, lot: Lot, amount: int) -> None:
+        """So many of it were spent."""
+        spent = min(amount, lot.out)
+        lot.out -= spent
+        for account in map(self.account, lot.accounts):
+            account.held -= spent
+            account.ahead -= spent
+            account.spent += spent
+        if not lot.out:
+            self.lots.pop(lot.number, None)
+
+    def return_lot(self, lot: Lot, amount: int) -> int:
+        """So many of it come back, also of what was taken for spent; how many that are."""
+        amount = min(amount, lot.size - lot.back)
+        out = min(amount, lot.out)
+        lot.back += amount
+        lot.out -= out
+        for account in map(self.account, lot.accounts):
+            account.held -= out
+            account.ahead -= out
+            account.spent -= amount - out
+            account.block += amount
+        if not lot.out:
+            self.lots.pop(lot.number, None)
+        return amount
 
     # -- credits, when durable
 

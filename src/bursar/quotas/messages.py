@@ -53,13 +53,15 @@ class Statement(msgspec.Struct, frozen=True):
 
     members     ledgers that answered
     loose       channels whose two ends did not agree within the subtree
-    held        units in open holds: they may come back
+    held        units in open holds and lots: they may come back
+    ahead       units in lots: nothing is decided before they are back or spent
     mints       the fewest entries of the account's list that any of them has taken in
     """
 
     members: tuple[str, ...]
     loose: tuple[Pair, ...]
     held: int
+    ahead: int
     mints: int
 
 

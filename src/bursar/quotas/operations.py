@@ -7,8 +7,8 @@ from __future__ import annotations
 
 from bursar.errors import NodeExistsError, NodeMissingError, UsageError
 from bursar.quotas import accounts
-from bursar.quotas.book import node_of
 from bursar.quotas.layout import Layout, Mints, read_live, read_name
+from bursar.quotas.requests import node_of
 from bursar.resource import AMOUNT_MAX
 from bursar.world import Store
 

@@ -12,11 +12,13 @@ from collections.abc import Iterable
 
 from bursar.errors import JournalError
 from bursar.quotas import entries
+from bursar.quotas.balances import Account, Channel, Hold
 from bursar.quotas.entries import (
     Balance,
     Blocked,
     Burned,
     Entry,
+    Forgotten,
     Held,
     Kept,
     Minted,
@@ -25,7 +27,7 @@ from bursar.quotas.entries import (
     Sent,
     Settled,
 )
-from bursar.quotas.ledger import Account, Channel, Hold, Ledger
+from bursar.quotas.ledger import Ledger
 
 DURABLE = 0
 """The line of an outbox entry that an earlier life wrote: sent at once."""
@@ -50,6 +52,8 @@ def _apply(ledger: Ledger, entry: Entry) -> None:
             _apply_hold(ledger, entry)
         case Settled(number, used):
             _apply_settled(ledger, number, used)
+        case Forgotten(number):
+            ledger.drop_key(number)
         case Balance():
             _apply_balance(ledger, entry)
         case _:
@@ -86,19 +90,18 @@ def _gain(account: Account, amount: int) -> None:
 
 def _apply_hold(ledger: Ledger, entry: Held | Kept) -> None:
     hold = Hold(entry.hold, entry.tenant, entry.accounts, entry.amount, entry.key, written=True)
-    if hold.key is not None:
-        ledger.keys[hold.key] = hold
+    ledger.add_hold(hold)
     if isinstance(entry, Kept) and entry.used is not None:
-        hold.used = entry.used
-        ledger.remember_key(hold)
+        ledger.close_hold(hold, entry.used)
         return
-    ledger.holds[hold.number] = hold
     for account in map(ledger.account, entry.accounts):
         account.held += hold.amount
-        if isinstance(entry, Held):
-            account.unspent -= hold.amount
-        else:
+        if isinstance(entry, Kept):
             account.endowment += hold.amount
+        elif entry.ahead:
+            account.spent -= hold.amount
+        else:
+            account.unspent -= hold.amount
 
 
 def _apply_settled(ledger: Ledger, number: int, used: int) -> None:

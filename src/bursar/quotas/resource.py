@@ -1,95 +1,81 @@
-"""A budget as its users see it: reserve, settle, and a total that is never exceeded."""
+"""A quota as the front door sees it: what is decided, settled, explained and counted at one node."""
 
 from __future__ import annotations
 
-import asyncio
-from collections import Counter
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Iterable
+from functools import partial
 
-from bursar.errors import BursarError, Refused, StoreError, Unknown, UsageError
+from bursar.errors import Refused, Unknown, UsageError
 from bursar.policy.values import QuotaPolicy
 from bursar.quotas import accounts
-from bursar.quotas.book import Refusal
+from bursar.quotas.balances import Account, Hold
+from bursar.quotas.chains import Chains
 from bursar.quotas.courier import QuotaCourier
-from bursar.quotas.ledger import Account, Hold
+from bursar.quotas.explaining import explain
+from bursar.quotas.issuing import LotsOut
+from bursar.quotas.repeats import Attempt, Repeats
+from bursar.quotas.requests import Refusal, Taken
 from bursar.quotas.rules import BURSAR, Rules
-from bursar.quotas.survey import Total
-from bursar.quotas.watch import WarningTaker, Watch, write_total
-from bursar.quotas.windows import account_name, window_of
-from bursar.resource import Explanation, Grant, Resource, check_amount, check_change
+from bursar.quotas.settling import Settling, make_id
+from bursar.quotas.statistics import AccountStatistics, QuotaStatistics, TenantStatistics, write_total
+from bursar.quotas.verbs import Verbs
+from bursar.quotas.watch import Watch
+from bursar.quotas.windows import window_of
+from bursar.resource import Decider, Explanation, Granted, Offers, Seen, Ticket, check_change
+from bursar.resource.decider import WarningTaker
+from bursar.resource.door import Resource
+from bursar.resource.rows import Rows
 from bursar.world import MILLISECOND_NS, SECOND_NS, World
 
 ANSWER_NS = 200 * MILLISECOND_NS
 """To find out whether there are units anywhere may take this long, beyond what a caller waits."""
 
 COARSE_NS = SECOND_NS // 2
+RETRY_NS = 10 * MILLISECOND_NS
 
 LIVE = ("tenants", "unit", "warnings", "hold_expiry_ns", "shadow", "without_bursar")
 """What of a policy can change while the resource runs."""
 
 
-def open_resource(world: World, name: str, policy: QuotaPolicy) -> QuotaResource:
+def open_resource(world: World, name: str, policy: QuotaPolicy) -> Resource:
     """This node's part of the quota."""
-    return QuotaResource(world, name, policy)
+    return Resource(world, QuotaDecider(world, name, policy), policy)
 
 
-class QuotaGrant(Grant):
-    """Units reserved. `settle(used)` says what was used of them; the rest is given back."""
-
-    __slots__ = ()
-
-    def settle(self, used: int) -> None:
-        hold: Hold | None = self.data
-        if hold is not None and hold.expired:
-            raise UsageError(_expired(self.amount, self.resource))
-        if self.closed and hold is not None and hold.used == used and type(used) is int:
-            return  # a retry says again what was used
-        if isinstance(used, int) and not isinstance(used, bool) and used > self.amount:
-            # The units beyond the hold were never reserved, so nothing can be charged for them.
-            super().settle(self.amount)
-            raise UsageError(
-                f"settle({used}) is above the {self.amount} that were acquired; those are charged, the "
-                f"{used - self.amount} beyond them are not: acquire as much as may be used"
-            )
-        super().settle(used)
-
-
-def _expired(amount: int, resource: str) -> str:
-    return (
-        f"this hold of {amount} on {resource} expired and was charged in full: settle sooner, or set a "
-        f"longer hold_expiry"
-    )
-
-
-class QuotaResource(Resource):
+class QuotaDecider(Decider):
     kind = "quota"
     courier_class: type[QuotaCourier] = QuotaCourier
     window_of = staticmethod(window_of)
 
     def __init__(self, world: World, name: str, policy: QuotaPolicy, rules: Rules = BURSAR) -> None:
-        super().__init__(name)
+        self.name = name
         self._world = world
         self._policy = policy
         self._fast = policy.mode == "fast"
-        block = policy.block if self._fast else 0
-        self.courier = self.courier_class(world, name, block=block, rules=rules)
-        self._window, self._window_end = self.window_of(policy.window, world.clock.wall())
-        self._chains: dict[str, tuple[str, ...]] = {}
-        self._ready: dict[str, tuple[Account, ...]] = {}
-        self._keyed: dict[str, asyncio.Future[Hold]] = {}
-        self._coarse_now = world.clock.now()
-        self._counts: dict[str, Counter[str]] = {}
-        self.watch = Watch(world, self.courier, policy.warnings, lambda: self._window)
+        self.offers = Offers(keys=True, settles=True, refunds=True, lots=self._fast)
+        self.courier = self.courier_class(world, name, block=policy.block if self._fast else 0, rules=rules)
+        self.chains = Chains(world, self.courier, policy, self.window_of)
+        self.watch = Watch(world, self.courier, policy.warnings, lambda: self.chains.window)
+        self.verbs = Verbs(self.courier, self.chains, self.watch).by_name()
+        self._settling = Settling(self.courier)
+        self._repeats = Repeats(self.courier, self.chains, self._grant, self._refuse)
+        self._lots = LotsOut(self.courier, self.chains, lambda: self.recall)
+        self._opening: dict[str, list[Ticket]] = {}
+        self._running = False
 
     async def start(self) -> None:
+        self.courier.homes.hold_expiry_ns = self._policy.hold_expiry_ns
         await self.courier.open()
-        await self.courier.persist(self._catch_up)
         self._renew_holds()
+        self._settling.start()
+        self._repeats.start()
+        await self.courier.persist(self._catch_up)
+        self._running = True
         self._world.spawn(self._keep_time(), f"{self.courier.topic}.time")
         self.watch.start()
 
     async def stop(self) -> None:
+        self._running = False
         await self.courier.close()
 
     async def reconfigure(self, policy: QuotaPolicy) -> None:
@@ -97,200 +83,131 @@ class QuotaResource(Resource):
         check_change(self._policy, policy, LIVE)
         old, self._policy = self._policy, policy
         self.watch.warnings = policy.warnings
-        self._chains.clear()
-        self._ready.clear()
+        self.courier.homes.hold_expiry_ns = policy.hold_expiry_ns
+        self.chains.set_policy(policy)
         if policy.hold_expiry_ns != old.hold_expiry_ns:
             self._renew_holds()
         await self.courier.persist(self._catch_up)
-
-    async def set_limit(self, tenant: str, limit: int) -> None:
-        """Top up or cut the tenant's account of this window, for every node. A cut takes what is
-        unspent; what was used already stays used."""
-        await self.courier.set_limit(account_name(tenant, self._window), limit)
 
     async def _catch_up(self) -> None:
         """Carry out limits that the policy gives otherwise than when they were last carried out. (Accounts
         that nobody has used yet are opened with the policy's.)"""
         store, layout = self._world.store, self.courier.layout
-        tenants = {account_name(tenant, self._window): tenant for tenant in self._policy.tenants}
+        tenants = {self.chains.account(tenant): tenant for tenant in self._policy.tenants}
         limits = {account: self._policy.tenants[tenant].limit for account, tenant in tenants.items()}
         for account, was in await accounts.find_changed(store, layout, limits):
-            await self.set_limit(tenants[account], limits[account])
+            await self.courier.set_limit(account, limits[account])
             self._world.trace("quota.limit", account=account, was=was, now=limits[account])
 
-    def on_warning(self, taker: WarningTaker) -> None:
-        self.watch.takers.append(taker)
+    def is_ready(self) -> bool:
+        return self._running and self.courier.book.members is not None
 
-    # -- acquiring
+    # -- deciding
 
-    def try_acquire(self, tenant: str, amount: int = 1) -> Grant | None:
-        """From what was charged ahead: `fast` mode only, for `exact` journals before it answers."""
-        chain = self._ready.get(tenant)
-        if chain is None:
-            self._prepare(tenant)
+    def most(self, ticket: Ticket) -> int | None:
+        """What a key was used for before may be more than the limit is now."""
+        return None if ticket.key is not None else self.chains.most(ticket.tenant)
+
+    def patience_ns(self, ticket: Ticket) -> int:
+        return ANSWER_NS
+
+    def decide(self, ticket: Ticket) -> None:
+        if not self._running:
+            ticket.give(Unknown(f"{self.name} is being stopped at this node: ask another"))
+            return
+        self.chains.left_ns()  # a window that is over is not charged any more
+        if ticket.key is not None:
+            self._repeats.decide(ticket)
+        elif self.chains.is_open(ticket.tenant):
+            chain = self.chains.find(ticket.tenant)
+            hear = partial(self._hear, ticket)
+            ticket.place = self.courier.reserve(ticket.tenant, chain, ticket.amount, None, hear)
+        else:
+            self._open_first(ticket)
+
+    def _open_first(self, ticket: Ticket) -> None:
+        waiting = self._opening.get(ticket.tenant)
+        if waiting is None:
+            waiting = self._opening[ticket.tenant] = []
+            self._world.spawn(self._open(ticket.tenant), f"{self.courier.topic}.open")
+        waiting.append(ticket)
+
+    async def _open(self, tenant: str) -> None:
+        try:
+            while not await self.chains.try_open(tenant) and self._opening[tenant]:
+                await self._world.clock.sleep(RETRY_NS)
+        except UsageError as error:  # the tenant was just removed
+            for ticket in self._opening.pop(tenant):
+                ticket.give(error)
+            return
+        for ticket in self._opening.pop(tenant):
+            self.decide(ticket)
+
+    def withdraw(self, ticket: Ticket) -> Unknown | None:
+        if isinstance(ticket.place, Attempt):
+            return self._repeats.withdraw(ticket)
+        if ticket.place is None:
+            self._opening[ticket.tenant].remove(ticket)
+            return Unknown(f"the account of {ticket.tenant} could not be opened: {self.chains.why}")
+        if not self.courier.cancel(ticket.place):
+            return None  # the hold is made: its answer is on its way from the disk
+        account = self.chains.account(ticket.tenant)
+        return Unknown(f"{ticket.amount} of {account} are not here, and not everybody answered in time")
+
+    def _hear(self, ticket: Ticket, said: Hold | Refusal | Taken) -> None:
+        assert not isinstance(said, Taken), "only keys are taken"
+        ticket.give(self._refuse(said) if isinstance(said, Refusal) else self._grant(ticket, said))
+
+    def _grant(self, ticket: Ticket, hold: Hold) -> Granted:
+        now = self._world.clock.now()
+        hold.expires_at = now + self._policy.hold_expiry_ns
+        lot = self._lots.issue(ticket, hold) if ticket.ahead and ticket.late is None else None
+        return Granted(
+            hold.amount,
+            ahead=lot.size if lot is not None else 0,
+            until=lot.until if lot is not None else 0,
+            id=make_id(self.courier.book.identity, hold.number),
+            limit=self.chains.limit(hold.accounts[0]),
+            remaining=self._find_left(hold.accounts),
+            reset_ns=self.chains.left_ns(),
+            data=lot,
+        )
+
+    def _find_left(self, chain: Iterable[str]) -> int | None:
+        """What the tenant can still have, where that is known here: at a node that has all of it."""
+        book = self.courier.book
+        if book.members is None or len(book.members) > 1:
             return None
-        check_amount(amount)
-        ledger = self.courier.book.ledger
-        hold = ledger.hold_from_block(tenant, chain, amount, None)
-        if chain[0].block < self.courier.book.block // 2 or hold is None:
-            self._refill(chain, amount)
-        if hold is None:
-            return None
-        hold.expires_at = self._coarse_now + self._policy.hold_expiry_ns
-        return QuotaGrant(self, tenant, amount, data=hold)
+        return min(book.round(account).here() for account in book.chain(chain))
 
-    def _prepare(self, tenant: str) -> None:
-        """The first use of an account here takes a look at the store."""
-        if not self._fast:
-            raise UsageError(
-                f"{self.name} is exact: it journals before it answers, so use `await acquire(...)`, or set "
-                f'mode = "fast"'
-            )
-        self._world.spawn(self._make_ready(tenant, self._chain(tenant)), f"{self.courier.topic}.ready")
-
-    async def _make_ready(self, tenant: str, chain: tuple[str, ...]) -> None:
-        try:
-            await self._open_accounts(tenant)
-        except StoreError:
-            return  # the next call tries again
-        if chain == self._chain(tenant) and self._fast:
-            self._ready[tenant] = tuple(self.courier.book.chain(chain))
-            self._refill(self._ready[tenant], 1)
-
-    def _refill(self, chain: tuple[Account, ...], amount: int) -> None:
-        book, now = self.courier.book, self._world.clock.now()
-        for account in chain:
-            book.refill(now, account, amount)
-        self.courier.perform(book.look_for_need(now, chain, amount))
-
-    def _chain(self, tenant: str) -> tuple[str, ...]:
-        """The accounts that an acquisition is charged to: the tenant's, and its parents'."""
-        found = self._chains.get(tenant)
-        if found is None:
-            names, level = [], tenant
-            while level:
-                names.append(account_name(level, self._window))
-                level = self._policy.tenant(level).parent or ""
-            found = self._chains[tenant] = tuple(names)
-        return found
-
-    async def _open_accounts(self, tenant: str) -> None:
-        level = tenant
-        for account in self._chain(tenant):
-            terms = self._policy.tenant(level)
-            await self.courier.open_account(account, terms.limit)
-            level = terms.parent or ""
-
-    async def _take(self, tenant: str, amount: int, wait_ns: int, key: str | None) -> Grant:
-        self._chain(tenant)
-        counts = self._counts.setdefault(tenant, Counter())
-        try:
-            hold = await (
-                self._reserve(tenant, amount, wait_ns, None)
-                if key is None
-                else self._take_keyed(tenant, amount, wait_ns, f"{tenant}:{key}")
-            )
-        except (Refused, Unknown) as answer:
-            counts["refused" if isinstance(answer, Refused) else "unknown"] += 1
-            if not self._policy.shadow:
-                raise
-            return QuotaGrant(self, tenant, amount, fallback="shadow")
-        counts["granted"] += 1
-        counts["units"] += amount
-        grant = QuotaGrant(self, tenant, amount, data=hold)
-        if hold.used is not None:
-            grant._used, grant.closed = hold.used, True  # a retry of what is over
-        return grant
-
-    async def _take_keyed(self, tenant: str, amount: int, wait_ns: int, key: str) -> Hold:
-        """The same key twice is one acquisition, also while the first is under way."""
-        known = self.courier.book.ledger.keys.get(key)
-        if known is not None:
-            return _check_key(known, amount, key)
-        if key in self._keyed:
-            return _check_key(await asyncio.shield(self._keyed[key]), amount, key)
-        first = self._keyed[key] = asyncio.get_running_loop().create_future()
-        try:
-            hold = await self._reserve(tenant, amount, wait_ns, key)
-            first.set_result(hold)
-            return hold
-        except BaseException as error:
-            first.set_exception(
-                error
-                if isinstance(error, BursarError)
-                else Unknown("the first request with this key was cancelled")
-            )
-            first.exception()  # it is told to whoever waits; if nobody does, that is fine
-            raise
-        finally:
-            del self._keyed[key]
-
-    async def _reserve(self, tenant: str, amount: int, wait_ns: int, key: str | None) -> Hold:
-        deadline = self._world.clock.now() + max(wait_ns, ANSWER_NS)
-        await self._open_in_time(tenant, deadline)
-        chain = self._chain(tenant)
-        for account in chain:
-            limit = accounts.total(self.courier.mints[account])
-            if amount > limit:
-                raise self._refusal(Refusal(account, limit, amount))
-        wait = deadline - self._world.clock.now()
-        outcome = await self.courier.reserve(tenant, chain, amount, key, wait)
-        if isinstance(outcome, Refusal):
-            raise self._refusal(outcome)
-        if outcome is None:
-            raise self._unknown(f"{amount} of {chain[0]} are not here, and not everybody answered in time")
-        outcome.expires_at = self._world.clock.now() + self._policy.hold_expiry_ns
-        return outcome
-
-    async def _open_in_time(self, tenant: str, deadline: int) -> None:
-        while not self._is_open(tenant):
-            why: object = "its window is just ending"
-            try:
-                await self._open_accounts(tenant)
-            except StoreError as error:
-                why = error
-            if not self._is_open(tenant):
-                if self._world.clock.now() >= deadline:
-                    raise self._unknown(f"the account of {tenant} could not be opened: {why}")
-                await self._world.clock.sleep(10 * MILLISECOND_NS)
-
-    def _is_open(self, tenant: str) -> bool:
-        return all(account in self.courier.mints for account in self._chain(tenant))
-
-    def _unknown(self, why: str) -> Unknown:
-        return Unknown(why, fallback=self._policy.without_bursar.mode)
-
-    def _refusal(self, refusal: Refusal) -> Refused:
-        limit = accounts.total(self.courier.mints.get(refusal.account, []))
-        ends_ns = None if self._window_end is None else max(0, self._window_end - self._world.clock.wall())
+    def _refuse(self, refusal: Refusal) -> Refused:
+        limit, left_ns = self.chains.limit(refusal.account), self.chains.left_ns()
+        # The next window has it, unless no window ever does. (A little later: clocks are read in turn.)
+        comes = left_ns is not None and refusal.asked <= limit
         return Refused(
             f"{refusal.account}: {refusal.asked} asked for, {refusal.left} of {limit} left",
             limit=limit,
             remaining=refusal.left,
-            retry_after=None if ends_ns is None else ends_ns / SECOND_NS,
+            retry_after=((left_ns or 0) + MILLISECOND_NS) / SECOND_NS if comes else None,
         )
 
-    # -- giving back
+    # -- lots: what was granted to a request itself is settled by its id
 
-    def used_on_error(self, grant: Grant) -> int | None:
-        """Work that failed before it said what it used is not charged, unless its hold expired."""
-        hold: Hold | None = grant.data
-        return None if hold is not None and hold.used is not None else 0
+    def take_back(self, tenant: str, granted: Granted, unused: int) -> None:
+        if granted.data is not None:
+            self._lots.take_back(granted.data, unused)
 
-    async def _give_back(self, grant: Grant) -> None:
-        hold: Hold | None = grant.data
-        if hold is None:
-            return
-        used = hold.amount if grant.used is None else min(grant.used, hold.amount)
-        if hold.used is None:
-            self.courier.settle(hold, used)
-        elif hold.used != used and grant.used is not None:
-            was = (
-                _expired(hold.amount, self.name) if hold.expired else f"this key was settled with {hold.used}"
-            )
-            raise UsageError(was)
-        if grant.used is not None and grant.used > hold.amount:
-            raise UsageError(f"settled {grant.used} on a hold of {hold.amount}: {hold.amount} were charged")
+    def observe(self, tenant: str, granted: Granted | None, seen: Seen) -> None:
+        if granted is not None and granted.data is not None and seen.arrived:
+            self._lots.spend(granted.data, seen.arrived)
+
+    def end_lot(self, tenant: str, granted: Granted, seen: Seen, unspent: int) -> None:
+        self._lots.end(granted.data, unspent)
+
+    # -- settling
+
+    async def settle(self, id: str, used: int | None) -> None:
+        await self._settling.settle(id, used)
 
     def _renew_holds(self) -> None:
         """Holds of an earlier life, of which nobody knows since when, or of another expiry: their time
@@ -299,102 +216,73 @@ class QuotaResource(Resource):
             hold.expires_at = self._world.clock.now() + self._policy.hold_expiry_ns
 
     async def _keep_time(self) -> None:
-        """Charge what expired, and go over to the next window."""
+        """Charge what expired, forget old keys, and go over to the next window."""
         while True:
             await self._world.clock.sleep(COARSE_NS)
-            self._coarse_now = self._world.clock.now()
-            self._expire_holds()
-            window, end = self.window_of(self._policy.window, self._world.clock.wall())
-            if window != self._window:
-                self._window, self._window_end = window, end
-                self._chains.clear()
-                self._ready.clear()
-                self._world.trace("quota.window", window=window)
+            now = self._world.clock.now()
+            self.collect()
+            self._expire_holds(now)
+            self._lots.prune()
+            self.courier.book.keys.sweep(now)
+            self.courier.homes.look()
+            self.chains.turn()
 
-    def _expire_holds(self) -> None:
+    def _expire_holds(self, now: int) -> None:
         """A hold that nobody ended: what became of its units is unknown, so they are spent."""
-        holds = self.courier.book.ledger.holds
-        for hold in list(holds.values()):
+        for hold in list(self.courier.book.ledger.holds.values()):
             if hold.expires_at is None:
                 continue  # granted, and not told yet
-            if hold.expires_at > self._coarse_now:
+            if hold.expires_at > now:
                 break  # they are in the order in which they were made
             hold.expired = True
             self.courier.settle(hold, hold.amount)
 
     # -- telling
 
-    async def take_survey(self) -> Mapping[str, Total]:
-        """Ask every node what it has; the audit of every account."""
-        return await self.watch.take_survey()
+    def on_warning(self, taker: WarningTaker) -> None:
+        """`taker` is told (account, percent) when so much of an account is used, once for each by one node
+        of all."""
+        self.watch.takers.append(taker)
 
-    def statistics(self) -> Mapping[str, Any]:
+    def explain(self, tenant: str) -> Explanation:
+        return explain(self.name, self.courier, self.chains, self._policy, tenant)
+
+    def statistics(self) -> QuotaStatistics:
         """This node's part, and the whole as the last survey found it; asking begins another."""
         book = self.courier.book
         self.watch.refresh()
-        return {
-            "ledger": book.identity,
-            "generation": book.ledger.generation,
-            "parent": book.parent or "",
-            "children": len(book.children),
-            "window": self._window,
-            "unit": self._policy.unit,
-            "mode": self._policy.mode,
-            "holds": len(book.ledger.holds),
-            "tenant": {tenant: self._count(tenant) for tenant in self._policy.tenants},
-            "surveys": self.watch.surveys,
-            "whole": {account: write_total(total) for account, total in self.watch.totals.items()},
-        }
-
-    def _count(self, tenant: str) -> dict[str, int]:
-        account = self.courier.book.ledger.account(account_name(tenant, self._window))
-        counts = self._counts.get(tenant, Counter())
-        return {
-            "unspent": account.unspent + account.block,
-            "held": account.held,
-            "spent": account.spent,
-            **{name: counts[name] for name in ("granted", "refused", "unknown", "units")},
-        }
-
-    def explain(self, tenant: str) -> Explanation:
-        sentences: list[str] = []
-        figures: dict[str, int | float | str | bool | None] = {}
-        book, now = self.courier.book, self._world.clock.now()
-        level: str | None = tenant
-        for account in self._chain(tenant):
-            ledger_account = book.ledger.account(account)
-            round_ = book.round(ledger_account)
-            limit = (
-                accounts.total(self.courier.mints.get(account, []))
-                or self._policy.tenant(level or tenant).limit
-            )
-            here = ledger_account.unspent + ledger_account.block
-            left = round_.known_left(now)
-            sentences.append(
-                f"{account} may use {limit} {self._policy.unit}; {here} of them are at this node."
-            )
-            if left is not None:
-                sentences.append(f"{account}: the root heard every node and found {left} unspent anywhere.")
-            figures |= {
-                f"{account}.limit": limit,
-                f"{account}.here": here,
-                f"{account}.held": ledger_account.held,
-                f"{account}.spent": ledger_account.spent,
-                f"{account}.rate": round(round_.rate(now), 3),
-                f"{account}.left": left,
-            }
-            level = self._policy.tenant(level).parent if level else None
-        sentences.append(
-            "What is not here is fetched from other nodes; only the root refuses, once it heard them all."
-        )
-        return Explanation(
-            resource=self.name, kind=self.kind, tenant=tenant, sentences=tuple(sentences), figures=figures
+        return QuotaStatistics(
+            ledger=book.identity,
+            parent=book.parent or "",
+            window=self.chains.window,
+            unit=self._policy.unit,
+            mode=self._policy.mode,
+            generation=book.ledger.generation,
+            children=len(book.children),
+            holds=len(book.ledger.holds),
+            keys=len(book.keys),
+            lots=len(book.ledger.lots),
+            surveys=self.watch.surveys,
+            warnings=self.watch.warned,
+            tenants=Rows(self._policy.tenants, self._count),
+            whole=Rows(self.watch.totals, self._count_whole),
         )
 
-
-def _check_key(hold: Hold, amount: int, key: str) -> Hold:
-    if hold.amount != amount:
-        raise UsageError(
-            f"key {key!r} was used for {hold.amount} units already, not {amount}: use another key"
+    def _count(self, tenant: str) -> TenantStatistics:
+        name, book = self.chains.account(tenant), self.courier.book
+        account = book.ledger.accounts.get(name) or NOTHING
+        charging = book.rounds[name].charging if name in book.rounds else 0
+        return TenantStatistics(
+            limit=self.chains.limit(name) or self._policy.tenants[tenant].limit,
+            unspent=account.unspent + account.block + charging,
+            ahead=account.ahead,
+            held=account.held - account.ahead,
+            spent=account.spent - charging,
         )
-    return hold
+
+    def _count_whole(self, account: str) -> AccountStatistics:
+        return write_total(self.watch.totals[account])
+
+
+NOTHING = Account("")
+"""Stands for an account that nobody has used at this node."""

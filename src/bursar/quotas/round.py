@@ -19,10 +19,10 @@ from __future__ import annotations
 from enum import Enum
 from typing import TYPE_CHECKING, Any
 
-from bursar.quotas import statement
+from bursar.quotas import lots, statement
 from bursar.quotas.allocation import lifetime_ns, serve_wants, surplus
+from bursar.quotas.balances import Account
 from bursar.quotas.gathering import Gathering, Hint
-from bursar.quotas.ledger import Account
 from bursar.quotas.messages import Busy, Collect, Offer, Share, Statement, Verdict
 from bursar.quotas.rules import Rules
 
@@ -37,7 +37,8 @@ class State(Enum):
 
 
 class Round(Gathering):
-    """awaited      children that were asked and have not answered
+    """emptied      in a full wave: what was charged ahead is back, so that all there is can be stated
+    awaited      children that were asked and have not answered
     late         of children that came while this node waits for its parent
     heard        the newest number heard from each neighbour
     """
@@ -48,6 +49,7 @@ class Round(Gathering):
         self.wave = 0
         self.began_at = 0
         self.deadline = 0
+        self.emptied = False
         self.awaited: dict[str, None] = {}
         self.busy: dict[str, None] = {}
         self.easy = False
@@ -207,7 +209,7 @@ class Round(Gathering):
         if amount:
             book.ledger.send(self.account, parent, amount)
         fields["kept"] = self.account.unspent + sum(offer.kept for offer in self.offers.values())
-        fields["statement"] = self._state(book) if self.full else None
+        fields["statement"] = self._state(book) if self.full and self.emptied else None
         self.asked_by = None
         self.easy = not self.rules.paper and not fields["low"] and not fields["wants"]
         self.state = State.WAITING
@@ -295,11 +297,13 @@ class Round(Gathering):
             self._share_out(book, now)
 
     def prepare_full(self, book: NodeBook, now: int) -> None:
-        """Everything is wanted. What was charged ahead goes back first; the wave goes down once
-        all that is written here is durable, so that nothing is under way within the node."""
+        """Everything is wanted. What was charged ahead goes back first, and lots are recalled; the wave
+        goes down once all that is written here is durable, so that nothing is under way within the node."""
         self._mark_begin(now)
         self.full = True
+        self.emptied = False
         self.awaited = {}
+        lots.recall(book, self.account)
         if self.account.block > 0:
             book.ledger.return_block(self.account, self.account.block)
         self._set_deadline(book, now, self.rules.patience_ns)
@@ -311,6 +315,7 @@ class Round(Gathering):
                 self._return_late_block(book, now)
                 return
             self.offers = {}
+            self.emptied = True
             self._gather(book, now, list(book.children))
 
     def _return_late_block(self, book: NodeBook, now: int) -> None:
@@ -333,8 +338,8 @@ class Round(Gathering):
     def _decide(self, book: NodeBook, now: int) -> Verdict | None:
         """A full wave is over: everything unspent is here, if everybody answered."""
         state = self._state(book)
-        if book.members is None:
-            return None  # the tree is not known yet
+        if book.members is None or not self.emptied:
+            return None  # the tree is not known yet, or the disk took longer than patience
         everybody = book.members | self.owners
         if not statement.is_complete(state, everybody, book.fenced, self.told_mints):
             return None

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from bursar.quotas.ledger import Account
+from bursar.quotas.balances import Account
 from bursar.quotas.messages import Pair, Statement
 
 Counts = tuple[int, int]
@@ -21,17 +21,18 @@ Counts = tuple[int, int]
 
 def merge(identity: str, account: Account, mints: int, parts: Iterable[Statement]) -> Statement:
     """This ledger's statement, and those of its children."""
-    members, held = [identity], account.held
+    members, held, ahead = [identity], account.held, account.ahead
     loose = _own_pairs(identity, account)
     for part in parts:
         members += part.members
         held += part.held
+        ahead += part.ahead
         mints = min(mints, part.mints)
         for source, target, sent, received in part.loose:
             other = loose.get((source, target), (-1, -1))
             loose[source, target] = (max(sent, other[0]), max(received, other[1]))
     pairs: list[Pair] = [(*ends, *counts) for ends, counts in loose.items() if counts[0] != counts[1]]
-    return Statement(tuple(members), tuple(pairs), held, mints)
+    return Statement(tuple(members), tuple(pairs), held, ahead, mints)
 
 
 def _own_pairs(identity: str, account: Account) -> dict[tuple[str, str], Counts]:
@@ -45,9 +46,9 @@ def _own_pairs(identity: str, account: Account) -> dict[tuple[str, str], Counts]
 
 
 def is_complete(statement: Statement, members: frozenset[str], fenced: frozenset[str], mints: int) -> bool:
-    """Whether everybody has spoken and nothing was in flight. What a fenced ledger has, and what
-    is on the way to or from it, is written off; a ledger that nobody here has heard of shows as
+    """Whether everybody has spoken and nothing was in flight or out in lots. What a fenced ledger has,
+    and what is on the way to or from it, is written off; a ledger that nobody here has heard of shows as
     the other end of a channel."""
-    if statement.mints < mints or not (members - fenced).issubset(statement.members):
+    if statement.mints < mints or statement.ahead or not (members - fenced).issubset(statement.members):
         return False
     return all(source in fenced or target in fenced for source, target, _, _ in statement.loose)

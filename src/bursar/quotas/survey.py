@@ -13,7 +13,8 @@ from collections.abc import Iterable, Mapping
 import msgspec
 
 from bursar.errors import NetworkError
-from bursar.quotas.book import NodeBook, node_of
+from bursar.quotas.book import NodeBook
+from bursar.quotas.requests import node_of
 from bursar.world import MILLISECOND_NS, Message, World
 
 ANSWER_NS = 500 * MILLISECOND_NS

@@ -24,8 +24,8 @@ from bursar.errors import (
     SessionExpiredError,
     StoreUnknownError,
 )
-from bursar.quotas.book import node_of
 from bursar.quotas.layout import Layout, read_live, read_name, write_live
+from bursar.quotas.requests import node_of
 from bursar.world import MILLISECOND_NS, Message, Watch, World
 
 FANOUT = 5

@@ -3,24 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
 
 from bursar.errors import NodeExistsError, StoreError
 from bursar.quotas import accounts, survey
 from bursar.quotas.courier import QuotaCourier
 from bursar.quotas.survey import Total
 from bursar.quotas.windows import find_horizon, is_over
+from bursar.resource.decider import WarningTaker
 from bursar.world import SECOND_NS, Message, World
 
 SURVEY_NS = 2 * SECOND_NS
 SURVEY_FRESH_NS = SECOND_NS // 2
 
-WarningTaker = Callable[[str, int], None]
-"""Told (account, percent) once for each, by one node of all."""
-
 
 class Watch:
-    """One node's view of the whole. `totals` is what the last survey found; `surveys` counts them."""
+    """One node's view of the whole. `totals` is what the last survey found; `surveys` counts them, and
+    `warned` the warnings that this node told."""
 
     def __init__(
         self, world: World, courier: QuotaCourier, warnings: Sequence[int], window: Callable[[], str]
@@ -28,6 +26,7 @@ class Watch:
         """`window` tells the one that it is by this node's clock."""
         self.totals: dict[str, Total] = {}
         self.surveys = 0
+        self.warned = 0
         self.takers: list[WarningTaker] = []
         self._world = world
         self._courier = courier
@@ -101,6 +100,7 @@ class Watch:
             if total.used * 100 >= percent * total.limit:
                 if await self._is_first(account, percent):
                     self._world.trace("quota.warning", account=account, percent=percent)
+                    self.warned += 1
                     for taker in self.takers:
                         taker(account, percent)
                 self._warned[account, percent] = None
@@ -114,20 +114,3 @@ class Watch:
         except StoreError:
             return True  # told perhaps twice rather than never
         return True
-
-
-def write_total(total: Total) -> dict[str, Any]:
-    return {
-        "limit": total.limit,
-        "unspent": total.unspent,
-        "held": total.held,
-        "spent": total.spent,
-        "in_flight": total.in_flight,
-        "rate": total.rate,
-        "lasts_s": -1.0 if total.lasts_s is None else total.lasts_s,
-        "missing": "unknown" if total.missing is None else total.missing,
-        "ledger": {
-            name: {"unspent": line.unspent, "held": line.held, "spent": line.spent, "rate": line.rate}
-            for name, line in total.ledgers.items()
-        },
-    }

@@ -26,7 +26,8 @@ from typing import Any
 
 from bursar.errors import BursarError
 from bursar.policy.values import QuotaPolicy, QuotaTenant
-from bursar.quotas.resource import QuotaResource
+from bursar.quotas.resource import open_resource
+from bursar.resource.door import Resource
 from bursar.runtime.loops import new_event_loop
 from bursar_lab.processes import run_redis
 
@@ -118,12 +119,12 @@ async def _count(ask: Ask, together: int, seconds: float) -> float:
 
 
 @asynccontextmanager
-async def _open_bursar(state: Path, mode: str) -> AsyncIterator[QuotaResource]:
+async def _open_bursar(state: Path, mode: str) -> AsyncIterator[Resource]:
     from bursar.runtime.world import open_world
 
     world = await open_world(mode, state=state)
     policy = QuotaPolicy(name="bench", tenants={"t": QuotaTenant(limit=QUOTA)}, mode=mode, block=BLOCK)  # type: ignore[arg-type]
-    resource = QuotaResource(world, "bench", policy)
+    resource = open_resource(world, "bench", policy)
     try:
         await resource.start()
         await (await resource.acquire("t", AMOUNT, wait=5.0)).release()
@@ -133,7 +134,7 @@ async def _open_bursar(state: Path, mode: str) -> AsyncIterator[QuotaResource]:
         await world.close()
 
 
-def _asking(resource: QuotaResource) -> Ask:
+def _asking(resource: Resource) -> Ask:
     async def ask() -> None:
         grant = await resource.acquire("t", AMOUNT, wait=5.0)
         await grant.release()
@@ -176,7 +177,7 @@ def _open_sqlite(path: Path) -> Ask:
     return ask
 
 
-async def _time_local_grant(resource: QuotaResource, count: int) -> float:
+async def _time_local_grant(resource: Resource, count: int) -> float:
     """Microseconds for `try_acquire` of `fast` mode, and giving back what was taken."""
     best = 1e9
     for _ in range(ROUNDS):
@@ -194,14 +195,11 @@ async def _time_local_grant(resource: QuotaResource, count: int) -> float:
     return best
 
 
-async def _wait_until_ready(resource: QuotaResource) -> None:
+async def _wait_until_ready(resource: Resource) -> None:
     async with asyncio.timeout(5):
         while (grant := resource.try_acquire("t", AMOUNT)) is None:
             await asyncio.sleep(0.01)
         await grant.release()
-        account = resource.courier.book.ledger.account("t")
-        while account.block < BLOCK // 2:
-            await asyncio.sleep(0.01)
 
 
 def _conclude(rates: dict[tuple[str, int], float], local_us: float) -> dict[str, Any]:

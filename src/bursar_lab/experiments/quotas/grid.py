@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 
 from bursar.book import Effects, Record, Send
-from bursar.quotas.book import NodeBook, Refusal
+from bursar.quotas.book import NodeBook
 from bursar.quotas.messages import Credit
 from bursar.quotas.round import Round
 from bursar.quotas.rules import Rules
@@ -302,7 +302,7 @@ class Grid:
         answers, book.answers = book.answers, []
         for answer in answers:
             asked_at, early = self._asked.pop((node, answer.request))
-            if isinstance(answer.outcome, Refusal):
+            if not isinstance(answer.outcome, int):
                 self.outcome.refused += 1
                 continue
             hold = book.ledger.holds[answer.outcome]

@@ -10,8 +10,9 @@ from typing import Any
 
 from bursar.errors import Refused, Unknown
 from bursar.policy.values import QuotaPolicy, QuotaTenant
-from bursar.quotas.resource import QuotaResource
-from bursar.world import MILLISECOND_NS, SECOND_NS
+from bursar.quotas.resource import QuotaDecider
+from bursar.resource.door import Resource
+from bursar.world import MILLISECOND_NS, SECOND_NS, Clock
 
 LIMIT_A_NODE = 400
 AMOUNT = 4
@@ -39,21 +40,22 @@ async def _measure(folder: Path, nodes: int, seconds: float) -> dict[str, Any]:
                 world.sockets.add_route(other.name, other.listening)
     limit = LIMIT_A_NODE * nodes
     policy = QuotaPolicy(name="live", tenants={"t": QuotaTenant(limit=limit)})
-    resources = [QuotaResource(world, "live", policy) for world in worlds]
+    deciders = [QuotaDecider(world, "live", policy) for world in worlds]
+    resources = [Resource(world, each, policy) for world, each in zip(worlds, deciders, strict=True)]
     try:
         for resource in resources:
             await resource.start()
         waits: list[int] = []
-        load = [_use(resource, rank, waits, seconds) for rank, resource in enumerate(resources, start=1)]
+        clock = worlds[0].clock
+        load = [_use(each, clock, rank, waits, seconds) for rank, each in enumerate(resources, start=1)]
         granted = sum(await asyncio.gather(*load))
-        total = (await resources[0].take_survey())["t"]
+        total = (await deciders[0].watch.take_survey())["t"]
     finally:
         for resource, world in zip(resources, worlds, strict=True):
             await resource.stop()
             await world.close()
     theta = [
-        resource.courier.book.round(resource.courier.book.ledger.account("t")).theta_ns
-        for resource in resources
+        decider.courier.book.round(decider.courier.book.ledger.account("t")).theta_ns for decider in deciders
     ]
     return {
         "network": "live",
@@ -66,9 +68,8 @@ async def _measure(folder: Path, nodes: int, seconds: float) -> dict[str, Any]:
     }
 
 
-async def _use(resource: QuotaResource, rank: int, waits: list[int], seconds: float) -> int:
+async def _use(resource: Resource, clock: Clock, rank: int, waits: list[int], seconds: float) -> int:
     """The node of rank r asks 1/r as often as the first."""
-    clock = resource.courier.world.clock
     until = clock.now() + int(seconds * SECOND_NS)
     used = 0
     while clock.now() < until:

@@ -18,7 +18,7 @@ import msgspec
 
 from bursar.errors import Refused, Unknown
 from bursar.policy import Policy, load
-from bursar.resource import Resource
+from bursar.resource.door import Resource
 from bursar.runtime.daemon import Daemon
 
 RESOURCE, TENANT = "budget", "acme"
@@ -105,10 +105,10 @@ async def run(policy_file: Path) -> int:
     resource = daemon.host.resources[RESOURCE]
     keyed = policy.resources[RESOURCE].mode == "exact"  # type: ignore[union-attr]
     diary, stop = Diary(policy_file.with_suffix(".diary")), policy_file.parent / STOP
-    life = daemon.host.world.incarnation
+    who = f"{policy.daemon.name}.{daemon.host.world.incarnation}"  # a key holds for all nodes
 
     async def use() -> None:
-        askers = (load_resource(resource, diary, f"{life}.{n}", stop, keyed) for n in range(ASKERS))
+        askers = (load_resource(resource, diary, f"{who}.{n}", stop, keyed) for n in range(ASKERS))
         await asyncio.gather(*askers)
         if keyed:
             await resolve(resource, diary)

@@ -6,7 +6,9 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any, NamedTuple
 
 from bursar.book import Book, Effects
-from bursar.quotas.book import WAVE_BITS, NodeBook, Refusal
+from bursar.quotas import lots
+from bursar.quotas.book import NodeBook
+from bursar.quotas.requests import Refusal
 from bursar.quotas.rules import Rules
 from bursar.sim.scenario import require
 from bursar.sim.search import Budget, Move, SmallWorld, State
@@ -66,7 +68,7 @@ class SmallQuota(SmallWorld):
 
     def _maker(self, name: str) -> Callable[[int], Book]:
         def make(life: int) -> Book:
-            return _endow(self.book)(name, self.rules, self.block, life, self.places)
+            return endow(self.book)(name, self.rules, self.block, life, self.places)
 
         return make
 
@@ -105,6 +107,40 @@ class SmallQuota(SmallWorld):
                 if isinstance(answer.outcome, Refusal):
                     asked = answer.outcome.asked
                     require(asked > unspent, f"{asked} were refused while {unspent} were unspent")
+
+
+class SmallLots(SmallQuota):
+    """One node is asked for all that there is; the other hands out a lot, which may come back."""
+
+    places: Mapping[str, Place] = {"a": Place(None, ("b",), 8), "b": Place("a", (), 8)}
+    amounts: tuple[int, ...] = (16,)
+    askers: tuple[str, ...] = ("a",)
+    block = 8
+    budget = Budget(crashes=0, duplicates=0, moves=3)
+    horizon_ns = 22 * MILLISECOND_NS  # a little beyond patience
+
+    def moves(self, name: str, book: Any, now_ns: int) -> Iterable[Move]:
+        yield from super().moves(name, book, now_ns)
+        if name == "b" and book.ledger.lots:
+            yield Move("gets its lot back", _return_lot)
+        elif name == "b":
+            yield Move("hands out a lot", _issue_lot)
+
+    def _check_refusals(self, books: Mapping[str, NodeBook], unspent: int) -> None:
+        """What is out in lots is unspent, as far as anybody knows."""
+        ahead = sum(book.ledger.account(ACCOUNT).ahead for book in books.values())
+        super()._check_refusals(books, unspent + ahead)
+
+
+def _issue_lot(book: NodeBook, now_ns: int, ground: Any) -> tuple[Effects, Any]:
+    """Once there is a block, which a lot comes out of."""
+    book.keep_block(now_ns, book.ledger.account(ACCOUNT))
+    return lots.issue(book, now_ns, (ACCOUNT,), 8, now_ns + MILLISECOND_NS)[1] + book.flush(), ground
+
+
+def _return_lot(book: NodeBook, now_ns: int, ground: Any) -> tuple[Effects, Any]:
+    lot = next(iter(book.ledger.lots.values()))
+    return lots.give_back(book, now_ns, lot, lot.out), ground
 
 
 def in_flight(books: Mapping[str, NodeBook], name: str = ACCOUNT) -> int:
@@ -150,19 +186,20 @@ def _settle(book: NodeBook, now_ns: int, ground: Any) -> tuple[Effects, Any]:
     return book.settle(now_ns, next(iter(book.ledger.holds.values())), 0), ground
 
 
-def _endow(kind: type[NodeBook]) -> Callable[..., NodeBook]:
+def endow(kind: type[NodeBook], *more: type[NodeBook]) -> Callable[..., NodeBook]:
     """The book, with the part of the courier that the search does not have: every life begins
     with the units that the first one was given, and learns the tree at its first tick."""
-    found = _ENDOWED.get(kind)
+    bases: tuple[type[NodeBook], ...] = (_Endowed, *more, kind)
+    found = _ENDOWED.get(bases)
     if found is None:
-        found = _ENDOWED[kind] = type(f"Endowed{kind.__name__}", (_Endowed, kind), {})
+        found = _ENDOWED[bases] = type(f"Endowed{kind.__name__}", bases, {})
     return found
 
 
 class _Endowed(NodeBook):
     def __init__(self, name: str, rules: Rules, block: int, life: int, places: Mapping[str, Place]) -> None:
         super().__init__(name, rules, block=block)
-        self._waves = life << WAVE_BITS
+        self._life = life
         account = self.ledger.account(ACCOUNT)
         account.unspent = account.endowment = places[name].units
         self._places = tuple(places.items())
@@ -172,9 +209,9 @@ class _Endowed(NodeBook):
         if self._places:
             places, self._places = dict(self._places), ()
             place = places[self.identity]
-            effects += self.resend(now)
+            effects += self.open(now, self._life)
             effects += self.join(now, place.parent, place.children, places)
         return effects + super().tick(now)
 
 
-_ENDOWED: dict[type[NodeBook], type[NodeBook]] = {}
+_ENDOWED: dict[tuple[type[NodeBook], ...], type[NodeBook]] = {}

@@ -6,21 +6,26 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import replace
+from functools import partial
 from typing import Literal
 
 from bursar.errors import JournalError, Refused, SessionExpiredError, StoreError, Unknown, UsageError
 from bursar.policy.values import QuotaPolicy, QuotaTenant
 from bursar.quotas import accounts, operations
+from bursar.quotas.balances import Lot
 from bursar.quotas.book import NodeBook
 from bursar.quotas.layout import Layout, Mints
-from bursar.quotas.ledger import Hold
-from bursar.quotas.resource import QuotaResource
+from bursar.quotas.resource import QuotaDecider
 from bursar.quotas.rules import BURSAR, Rules
+from bursar.quotas.settling import read_id
 from bursar.quotas.windows import Window, is_over, window_of
-from bursar.resource import Grant
+from bursar.resource import Issue
+from bursar.resource.door import Resource
+from bursar.resource.grants import Grant
 from bursar.sim.clock import WALL_START_NS
 from bursar.sim.scenario import Boot, Scenario, require
 from bursar.sim.scenarios.quota.small import in_flight
+from bursar.sim.scenarios.quota.truth import Job, Truth
 from bursar.world import MILLISECOND_NS, SECOND_NS, World
 
 NODES = ("a", "b", "c", "d")
@@ -34,6 +39,8 @@ WINDOWS_KEPT = 4
 
 LIMITS = {"plain": 240, "acme": 200, "acme/search": 120}
 AMOUNT_MAX = 9
+LARGE_MAX = 60
+SIPPING = ("c", "d")
 PAUSE_NS = 120 * MILLISECOND_NS
 CHANGE_NS = 8 * SECOND_NS
 """Each node changes a limit about twice in so long."""
@@ -42,23 +49,33 @@ RULES = replace(BURSAR, resend_max_ns=SECOND_NS, retry_max_ns=500 * MILLISECOND_
 
 
 class QuotaScenario(Scenario):
-    """The truth is what tenants were told: units of open grants, and what was used of closed ones."""
+    """Tenants at every node acquire, settle and forget; jobs are retried with their keys at other nodes,
+    fail (and are given back) or are left by clients that died; what one node granted is settled at another.
+    """
 
     duration_ns = 10 * SECOND_NS
     settle_ns = 12 * SECOND_NS
     mode: Literal["exact", "fast"] = "exact"
     window: Window = "none"
     rules: Rules = RULES
-    resource_class: type[QuotaResource] = QuotaResource
+    decider_class: type[QuotaDecider] = QuotaDecider
+    job_ns = 10 * SECOND_NS
+    large = 0.0
+    block = 10
 
     def __init__(self) -> None:
-        self.told: Counter[str] = Counter()
+        self.truth = Truth()
         self.highest = dict(LIMITS)
         self.refused = 0
         self.unknown = 0
         self.granted = 0
+        self.replayed = 0
+        self.settled_elsewhere = 0
         self.final: dict[str, str] = {}
-        self._resources: dict[str, QuotaResource] = {}
+        self._resources: dict[str, Resource] = {}
+        self._deciders: dict[str, QuotaDecider] = {}
+        self._jobs: list[Job] = []
+        self._left: list[tuple[str, int]] = []
         self._troubled_ns = 0
         self._calm = False
         self._gone: list[tuple[int, int]] = []
@@ -78,19 +95,22 @@ class QuotaScenario(Scenario):
             tenants=tenants,
             mode=self.mode,
             window=self.window,
-            block=10,
+            block=self.block,
             hold_expiry_ns=expiry_ns,
         )
 
     async def _boot(self, world: World) -> None:
-        resource = self.resource_class(world, "llm", self._policy(), self.rules)
+        policy = self._policy()
+        decider = self.decider_class(world, "llm", policy, self.rules)
+        resource = Resource(world, decider, policy)
         await resource.start()
-        self._resources[world.name] = resource
+        self._resources[world.name], self._deciders[world.name] = resource, decider
         for tenant in LIMITS:
             world.spawn(self._live(world, resource, tenant), f"tenant.{tenant}")
         world.spawn(self._change_limits(world, resource), "operator")
+        world.spawn(self._retry_jobs(world, resource), "jobs")
 
-    async def _change_limits(self, world: World, resource: QuotaResource) -> None:
+    async def _change_limits(self, world: World, resource: Resource) -> None:
         """Of `acme` and what is below it; that `plain` only falls is what its refusals are held to."""
         while True:
             await world.clock.sleep(world.random.randrange(0, CHANGE_NS))
@@ -100,23 +120,21 @@ class QuotaScenario(Scenario):
                 return
             self.highest[tenant] = max(self.highest[tenant], limit)
             try:
-                await resource.set_limit(tenant, limit)
+                await resource.verb("set_limit", tenant=tenant, limit=limit)
             except StoreError:
                 continue  # done or not: the account in the store knows
 
-    async def _live(self, world: World, resource: QuotaResource, tenant: str) -> None:
-        number = 0
+    async def _live(self, world: World, resource: Resource, tenant: str) -> None:
         while not self._calm:
             await world.clock.sleep(world.random.randrange(0, PAUSE_NS))
-            number += 1
-            amount = world.random.randrange(1, AMOUNT_MAX + 1)
-            key = f"{world.name}-{world.incarnation}-{number}" if world.random.random() < 0.3 else None
-            grant = await self._acquire(world, resource, tenant, amount, key)
+            most = LARGE_MAX if world.random.random() < self.large else AMOUNT_MAX
+            amount = world.random.randrange(1, most + 1)
+            grant = await self._acquire(world, resource, tenant, amount, None)
             if grant is not None:
-                await self._use(world, resource, grant, key)
+                await self._use(world, resource, grant)
 
     async def _acquire(
-        self, world: World, resource: QuotaResource, tenant: str, amount: int, key: str | None
+        self, world: World, resource: Resource, tenant: str, amount: int, key: str | None
     ) -> Grant | None:
         waits = world.random.choice((0.0, 0.5))
         before = self._free("plain")
@@ -132,41 +150,103 @@ class QuotaScenario(Scenario):
                 self._gone.append((self.sim.now_ns, amount))
             return None
         self.granted += 1
-        self._tell(grant, amount)
+        self.replayed += grant.replayed
+        self._tell(grant)
         return grant
 
-    async def _use(self, world: World, resource: QuotaResource, grant: Grant, key: str | None) -> None:
-        """Most are settled at once, some for less than was held, some never."""
-        if key is not None and world.random.random() < 0.5:
-            again = await resource.acquire(grant.tenant, grant.amount, key=key)
-            require(again.data is grant.data, "the same key was charged twice")
-        if grant.tenant != "plain" and world.random.random() < 0.1:
+    async def _use(self, world: World, resource: Resource, grant: Grant) -> None:
+        """Most are settled at once, some for less than was held, some never, some at another node."""
+        if grant.tenant == "plain":
+            await world.clock.sleep(world.random.randrange(0, PAUSE_NS))
+            await grant.release()
+            return
+        chance = world.random.random()
+        if chance < 0.1:
             return
         await world.clock.sleep(world.random.randrange(0, PAUSE_NS))
-        used = grant.amount
-        if grant.tenant != "plain":
-            used = world.random.randrange(0, grant.amount + 1)
-            try:
-                grant.settle(used)
-            except UsageError:
-                return  # it expired and was charged in full
-        await grant.release()
-        self._tell(grant, used - grant.amount)
+        if chance < 0.3 and grant.id:
+            self._left.append((grant.id, grant.amount))
+            return
+        await self._settle(grant, world.random.randrange(0, grant.amount + 1))
 
-    def _tell(self, grant: Grant, amount: int) -> None:
-        hold: Hold = grant.data
-        for account in hold.accounts:
-            self.told[account] += amount
+    async def _settle(self, grant: Grant, used: int) -> None:
+        if grant.id:
+            self.truth.lower(grant.id, used)
+        else:
+            self.truth.add(_accounts_of_lot(grant), used - grant.amount)
+        grant.settle(used)
+        try:
+            await grant.release()
+        except (UsageError, Unknown):
+            return  # it expired and was charged in full; or nobody knows yet
+
+    def _tell(self, grant: Grant) -> None:
+        if not grant.id:
+            self.truth.add(_accounts_of_lot(grant), grant.amount)
+            return
+        ledger, number = read_id(grant.id)
+        home = self._books().get(ledger)
+        hold = home.ledger.find_hold(number) if home is not None else None
+        if hold is not None:
+            told = hold.amount if hold.used is None else hold.used
+            self.truth.tell(grant.id, hold.accounts, told)
+
+    # -- jobs
+
+    async def _retry_jobs(self, world: World, resource: Resource) -> None:
+        number = 0
+        while not self._calm:
+            await world.clock.sleep(world.random.randrange(0, PAUSE_NS))
+            if self._left and world.random.random() < 0.5:
+                await self._settle_left(world, resource)
+            waiting = [job for job in self._jobs if not job.done and self._is_young(job)]
+            if waiting and world.random.random() < 0.7:
+                job = world.random.choice(waiting)
+            else:
+                number += 1
+                key = f"{world.name}-{world.incarnation}-{number}"
+                amount = world.random.randrange(1, AMOUNT_MAX + 1)
+                job = Job(key, world.random.choice(("acme", "acme/search")), amount, self.sim.now_ns)
+                self._jobs.append(job)
+            await self._do(world, resource, job)
+
+    def _is_young(self, job: Job) -> bool:
+        return self.sim.now_ns - job.began_ns < self.job_ns
+
+    async def _settle_left(self, world: World, resource: Resource) -> None:
+        """What was granted at any node, perhaps in an earlier life, is settled from this one."""
+        id, amount = self._left.pop(world.random.randrange(0, len(self._left)))
+        used = world.random.randrange(0, amount + 1)
+        self.truth.lower(id, used)
+        try:
+            await resource.settle(id, used)
+            self.settled_elsewhere += 1
+        except (UsageError, Unknown):
+            return  # it expired, or its node is away
+
+    async def _do(self, world: World, resource: Resource, job: Job) -> None:
+        """Some jobs fail, some are left by a client that died, and are retried."""
+        grant = await self._acquire(world, resource, job.tenant, job.amount, job.key)
+        if grant is None:
+            return
+        job.see(grant.id, grant.used)
+        chance = world.random.random()
+        if grant.closed or chance < 0.25:
+            return
+        await world.clock.sleep(world.random.randrange(0, PAUSE_NS))
+        used = 0 if chance < 0.55 else world.random.randrange(1, job.amount + 1)
+        job.settle(grant.id, used)
+        await self._settle(grant, used)
 
     # -- what must hold
 
     def _books(self) -> dict[str, NodeBook]:
         """By ledger, of the nodes that are up."""
-        books = [resource.courier.book for resource in self._resources.values()]
+        books = [decider.courier.book for decider in self._deciders.values()]
         return {book.identity: book for book in books}
 
     def _minted(self, account: str) -> int:
-        lists: list[Mints] = [each.courier.mints.get(account, []) for each in self._resources.values()]
+        lists: list[Mints] = [each.courier.mints.get(account, []) for each in self._deciders.values()]
         return accounts.total(max(lists, key=len))
 
     def _unspent(self, account: str) -> int:
@@ -177,8 +257,7 @@ class QuotaScenario(Scenario):
 
     def _free(self, account: str) -> int:
         """What is unspent, less what requests under way are about to get."""
-        books = [resource.courier.book for resource in self._resources.values()]
-        waiting = [request for book in books for request in book.requests.values()]
+        waiting = [request for book in self._books().values() for request in book.requests.values()]
         return self._unspent(account) - sum(r.amount for r in waiting if account in r.accounts)
 
     def _check_refusal(self, tenant: str, amount: int, before: int) -> None:
@@ -193,9 +272,10 @@ class QuotaScenario(Scenario):
     def crashed(self, name: str) -> None:
         self._troubled_ns = self.sim.now_ns
         self._resources.pop(name, None)
+        self._deciders.pop(name, None)
 
     def check(self) -> None:
-        for account, told in self.told.items():
+        for account, told in self.truth.told.items():
             limit = self.highest[account.partition("@")[0]]
             if told > limit:  # asked after every event: the words are made when needed
                 require(False, f"{told} of {account}'s {limit} were granted")
@@ -216,7 +296,7 @@ class QuotaScenario(Scenario):
         assert resource is not None
         try:
             grant = await resource.acquire("plain", 1, wait=4.0)
-            self._tell(grant, 1)
+            self._tell(grant)
             await grant.release()
             self.final[name] = "granted"
         except Refused:
@@ -226,13 +306,22 @@ class QuotaScenario(Scenario):
             self.final[name] = f"unknown: {unknown}"
 
     def audit(self) -> None:
-        books = {name: resource.courier.book for name, resource in self._resources.items()}
-        require(len(books) == len(NODES), f"only {sorted(books)} are up")
+        require(len(self._deciders) == len(NODES), f"only {sorted(self._deciders)} are up")
         for name, said in self.final.items():
             require(said in ("granted", "refused"), f"{name} said {said}")
         require(len(self.final) == len(NODES), f"only {sorted(self.final)} answered")
         for account in LIMITS:
             self._audit_account(account)
+        self._audit_keys()
+
+    def _audit_keys(self) -> None:
+        """Of the holds of one key, in all ledgers, at most one is charged."""
+        charged: Counter[str] = Counter()
+        for book in self._books().values():
+            holds = [*book.ledger.holds.values(), *book.ledger.closed.values()]
+            charged.update(hold.key for hold in holds if hold.key is not None and hold.used != 0)
+        twice = [key for key, count in charged.items() if count > 1]
+        require(not twice, f"charged twice: {', '.join(twice)}")
 
     def _audit_account(self, account: str) -> None:
         books = self._books()
@@ -251,14 +340,53 @@ class QuotaScenario(Scenario):
             not debt or not left, f"{left} of {account} are left, and a cut of {debt} was not carried out"
         )
         charged = sum(line.held + line.spent for line in lines)
-        require(charged >= self.told[account], f"{charged} charged, {self.told[account]} told")
+        told = self.truth.told[account]
+        require(charged >= told, f"{charged} charged, {told} told")
+
+
+def _accounts_of_lot(grant: Grant) -> tuple[str, ...]:
+    lot: Lot = grant._source.data
+    return lot.accounts
 
 
 class FastQuotaScenario(QuotaScenario):
-    """The same with blocks charged ahead. What a block has left is unspent where its node is up, so
-    a refusal may come while another node is returning its own."""
+    """The same with blocks charged ahead, and lots out of them. What a block has left is unspent where its
+    node is up, so a refusal may come while another node is returning its own; but not while a lot is out."""
 
     mode = "fast"
+    large = 0.2
+    block = 40
+
+    async def _boot(self, world: World) -> None:
+        await super()._boot(world)
+        self._deciders[world.name].recall = partial(self._recall, world, self._resources[world.name])
+
+    async def _live(self, world: World, resource: Resource, tenant: str) -> None:
+        if tenant == "plain" and world.name in SIPPING:
+            await self._sip(world, resource)
+        else:
+            await super()._live(world, resource, tenant)
+
+    async def _sip(self, world: World, resource: Resource) -> None:
+        """Little at a time, from lots that last long."""
+        while not self._calm:
+            await world.clock.sleep(world.random.randrange(0, 2 * PAUSE_NS))
+            grant = resource.try_acquire("plain")
+            if grant is not None:
+                self.granted += 1
+                self._tell(grant)
+                await grant.release()
+
+    async def _recall(self, world: World, resource: Resource, issue: Issue) -> int | None:
+        """Some holders do not answer."""
+        if world.random.random() < 0.3:
+            return None
+        await world.clock.sleep(world.random.randrange(0, PAUSE_NS))
+        return resource.hand.end(issue.tenant)
+
+    def _unspent(self, account: str) -> int:
+        out = sum(book.ledger.account(account).ahead for book in self._books().values())
+        return super()._unspent(account) + out
 
 
 class LossyQuotaScenario(QuotaScenario):
@@ -308,7 +436,7 @@ def short_window_of(window: Window, wall_ns: int) -> tuple[str, int | None]:
     return name, WALL_START_NS + (number + 1) * WINDOW_NS
 
 
-class ShortWindows(QuotaResource):
+class ShortWindows(QuotaDecider):
     window_of = staticmethod(short_window_of)
 
 
@@ -316,7 +444,8 @@ class WindowedQuotaScenario(QuotaScenario):
     """Windows of a few seconds: no account is overspent, and those that are long over are forgotten."""
 
     window: Window = "hour"
-    resource_class = ShortWindows
+    decider_class = ShortWindows
+    job_ns = WINDOW_NS  # a key goes with its window
 
     def _unspent(self, account: str) -> int:
         return 0  # which accounts there are depends on whose clock is asked
@@ -325,7 +454,7 @@ class WindowedQuotaScenario(QuotaScenario):
         now_ns = WALL_START_NS + self.sim.now_ns
         present, _ = short_window_of(self.window, now_ns)
         oldest, _ = short_window_of(self.window, now_ns - WINDOWS_KEPT * WINDOW_NS)
-        for name, resource in self._resources.items():
-            ledger, mints = resource.courier.book.ledger, resource.courier.mints
+        for name, decider in self._deciders.items():
+            ledger, mints = decider.courier.book.ledger, decider.courier.mints
             over = [each for each in [*ledger.accounts, *mints] if is_over(each, oldest)]
             require(not over, f"{name} still has {', '.join(over)} in window {present}")

@@ -1,0 +1,109 @@
+"""What a ledger consists of: accounts with their channels, holds, and lots."""
+
+from __future__ import annotations
+
+
+class Channel:
+    """What went to and came from one other ledger, for one account.
+
+    sent       number of the last transfer written here
+    outbox     number -> (amount, line that wrote it), not acknowledged yet
+    received   number of the last transfer from there that is durable here
+    receiving  the same, written and perhaps not durable yet
+    """
+
+    __slots__ = ("ack_at", "outbox", "received", "receiving", "resend_at", "resend_ns", "sent")
+
+    def __init__(self) -> None:
+        self.sent = 0
+        self.outbox: dict[int, tuple[int, int]] = {}
+        self.received = 0
+        self.receiving = 0
+        self.resend_at: int | None = None
+        self.resend_ns = 0
+        self.ack_at: int | None = None
+
+
+class Account:
+    """One account in one ledger. `fast` mode charges ahead: `block` is what was not granted yet, and
+    `ahead`, a part of `held`, is out in lots."""
+
+    __slots__ = (
+        "ahead",
+        "block",
+        "channels",
+        "debt",
+        "endowment",
+        "held",
+        "mints",
+        "name",
+        "spent",
+        "unspent",
+    )
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self.endowment = 0
+        self.unspent = 0
+        self.block = 0
+        self.held = 0
+        self.ahead = 0
+        self.spent = 0
+        self.debt = 0
+        self.mints = 0
+        self.channels: dict[str, Channel] = {}
+
+    def channel(self, peer: str) -> Channel:
+        found = self.channels.get(peer)
+        if found is None:
+            found = self.channels[peer] = Channel()
+        return found
+
+    @property
+    def used(self) -> int:
+        """Units that were taken from this account here, for good or for now. Demand is judged by it, so
+        a lot counts as far as it is known to be spent."""
+        return self.held - self.ahead + self.spent
+
+    def in_outbox(self) -> int:
+        return sum(amount for channel in self.channels.values() for amount, _ in channel.outbox.values())
+
+
+class Hold:
+    """Units reserved for one acquisition. `used` is None while it is open. A hold of `fast` mode
+    has no line of its own: its block paid for it."""
+
+    __slots__ = ("accounts", "amount", "expired", "expires_at", "key", "number", "tenant", "used", "written")
+
+    def __init__(
+        self,
+        number: int,
+        tenant: str,
+        accounts: tuple[str, ...],
+        amount: int,
+        key: str | None,
+        written: bool,
+    ) -> None:
+        self.number = number
+        self.tenant = tenant
+        self.accounts = accounts
+        self.amount = amount
+        self.key = key
+        self.written = written
+        self.used: int | None = None
+        self.expires_at: int | None = None
+        self.expired = False
+
+
+class Lot:
+    """Units handed out ahead of use, until a time: `size` in all, of which `out` may still be spent
+    somewhere and `back` came back. The rest counts as spent."""
+
+    __slots__ = ("accounts", "back", "number", "out", "size", "until")
+
+    def __init__(self, number: int, accounts: tuple[str, ...], size: int, until: int) -> None:
+        self.number = number
+        self.accounts = accounts
+        self.size = self.out = size
+        self.back = 0
+        self.until = until

@@ -1,0 +1,64 @@
+"""What else can be asked of a quota, at any of its nodes: plain values in and out."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import msgspec
+
+from bursar.errors import UsageError
+from bursar.quotas import accounts, operations
+from bursar.quotas.chains import Chains
+from bursar.quotas.courier import QuotaCourier
+from bursar.quotas.statistics import write_total
+from bursar.quotas.watch import Watch
+from bursar.resource import AMOUNT_MAX, check_name
+from bursar.resource.decider import Verb
+
+
+class Verbs:
+    def __init__(self, courier: QuotaCourier, chains: Chains, watch: Watch) -> None:
+        self._courier = courier
+        self._chains = chains
+        self._watch = watch
+
+    def by_name(self) -> dict[str, Verb]:
+        return {
+            "top_up": self.top_up,
+            "set_limit": self.set_limit,
+            "fence": self.fence,
+            "survey": self.survey,
+        }
+
+    async def top_up(self, account: str, amount: int) -> Mapping[str, Any]:
+        """Add units to an account, or take unspent ones out. `account` is a tenant (then its present
+        window is meant) or an account that `survey` names. Doing it twice adds twice."""
+        check_name("account", account)
+        if not isinstance(amount, int) or isinstance(amount, bool):
+            raise UsageError(f"amount must be a whole number, not {amount!r}")
+        name = account if "@" in account else self._chains.account(account)
+        store, layout = self._courier.world.store, self._courier.layout
+        mints, asleep = await operations.top_up(store, layout, name, amount)
+        return {"account": name, "limit": accounts.total(mints), "asleep": asleep}
+
+    async def set_limit(self, tenant: str, limit: int) -> Mapping[str, Any]:
+        """Top up or cut the tenant's account of this window, for every node. A cut takes what is
+        unspent; what was used already stays used."""
+        self._chains.find(tenant)  # raises for a tenant that the policy does not list
+        if not isinstance(limit, int) or isinstance(limit, bool) or not 0 <= limit <= AMOUNT_MAX:
+            raise UsageError(f"limit must be a whole number from 0 to 2^63 - 1, not {limit!r}")
+        account = self._chains.account(tenant)
+        await self._courier.set_limit(account, limit)
+        return {"account": account, "limit": self._chains.limit(account)}
+
+    async def fence(self, node: str) -> Mapping[str, Any]:
+        """Write off what a node that is gone has left."""
+        check_name("node", node)
+        store, layout = self._courier.world.store, self._courier.layout
+        return {"fenced": await operations.fence(store, layout, node)}
+
+    async def survey(self) -> Mapping[str, Any]:
+        """Ask every node what it has; the audit of every account."""
+        totals = await self._watch.take_survey()
+        return {account: msgspec.to_builtins(write_total(total)) for account, total in totals.items()}
