@@ -10,16 +10,25 @@ the same servers. Workers of one instance share its session.
 from __future__ import annotations
 
 import asyncio
+import tempfile
 import threading
 import time
 from collections.abc import Callable
 from typing import Any
 
-from bursar.claims.courier import Instance, new_task
-from bursar.claims.requirements import parse
-from bursar.runtime.world import open_world
-from bursar.world import SECOND_NS
+import bursar
+from bursar.policy import parse
 from bursar_lab.zookeeper_server import ZookeeperServers
+
+POLICY = """
+store = "{store}"
+[resource.bench]
+kind = "claim"
+[daemon]
+name = "bench-{number}"
+state = "{folder}/{number}"
+metrics = "off"
+"""
 
 WORKERS = 8
 """Claims in flight of one instance, and threads of one kazoo client."""
@@ -42,7 +51,8 @@ def run(quick: bool) -> dict[str, Any]:
 
 
 def _compare(servers: ZookeeperServers, resources: int, instances: int, seconds: float) -> dict[str, Any]:
-    ours = asyncio.run(_run_bursar(servers, resources, instances, seconds))
+    with tempfile.TemporaryDirectory(prefix="bursar-claims-") as folder:
+        ours = asyncio.run(_run_bursar(servers, folder, resources, instances, seconds))
     lock = _run_kazoo(servers, resources, instances, seconds, lambda client, path: client.Lock(path))
     write = _run_kazoo(servers, resources, instances, seconds, lambda client, path: client.WriteLock(path))
     return {
@@ -56,44 +66,34 @@ def _compare(servers: ZookeeperServers, resources: int, instances: int, seconds:
     }
 
 
-async def _run_bursar(servers: ZookeeperServers, resources: int, instances: int, seconds: float) -> float:
-    worlds = [
-        await open_world(f"bench-{number}", store=servers.url("/bursar")) for number in range(instances)
+async def _run_bursar(
+    servers: ZookeeperServers, folder: str, resources: int, instances: int, seconds: float
+) -> float:
+    policies = [
+        parse(POLICY.format(store=servers.url("/bursar"), folder=folder, number=number), "bench.toml")
+        for number in range(instances)
     ]
-    started = []
-    for world in worlds:
-        instance = Instance(world, "bench")
-        await instance.start()
-        started.append(instance)
+    opened = [await bursar.connect(policy) for policy in policies]
     deadline = time.monotonic() + seconds
     counts = await asyncio.gather(
         *(
-            _claim(instance, f"{number}-{worker}", resources, deadline)
-            for number, instance in enumerate(started)
+            _claim(b, f"{number}-{worker}", resources, deadline)
+            for number, b in enumerate(opened)
             for worker in range(WORKERS)
         )
     )
     elapsed = time.monotonic() - deadline + seconds
-    for instance, world in zip(started, worlds, strict=True):
-        await instance.stop()
-        await world.close()
+    for b in opened:
+        await b.close()
     return sum(counts) / elapsed
 
 
-async def _claim(instance: Instance, worker: str, resources: int, deadline: float) -> int:
-    needs = parse([f"{resources}-{worker}-{number}:E" for number in range(resources)])
+async def _claim(b: bursar.Bursar, worker: str, resources: int, deadline: float) -> int:
+    names = [f"{resources}-{worker}-{number}:E" for number in range(resources)]
     done = 0
     while time.monotonic() < deadline:
-        task = new_task(
-            id=f"c{resources}-{worker}-{done}-{time.monotonic_ns()}",
-            tenant="bench",
-            needs=needs,
-            submitted=time.time_ns(),
-            is_claim=True,
-        )
-        held = await instance.claim(task, 60 * SECOND_NS)
-        await instance.release(held.id)
-        done += 1
+        async with b.claim(*names, tenant="bench", wait=60):
+            done += 1
     return done
 
 
