@@ -97,8 +97,11 @@ def paces(targets: Targets, tenant: str) -> dict[str, int]:
 def test_the_pace_of_a_tenant_is_its_limit_shared_out_by_the_tokens_that_are_left() -> None:
     """Not by the allowance, of which most may be used: who turns to another server half-way through
     a period would get half of its tokens there."""
-    targets, _ = place({"a": Terms(0, 400)}, see("s1", "a", dispatched=200), see("s2"))
-    assert paces(targets, "a") == {"s1": 400, "s2": 1}
+    turned_away = see("s1", "a", dispatched=200)
+    turned_away.rows["a"] = Row("a", 200, 200, 0, 0, False)
+    targets, _ = place({"a": Terms(0, 400)}, turned_away, see("s2", "a"))
+    assert targets["s2"]["a"] == (200, 0, 400)
+    assert paces(targets, "a") == {"s1": 1, "s2": 400}
     even, _ = place({"a": Terms(0, 300)}, see("s1", "a"), see("s2", "a"), see("s3", "a"))
     assert sum(paces(even, "a").values()) == 300
 

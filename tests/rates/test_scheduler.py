@@ -557,6 +557,10 @@ def test_tokens_that_come_back_bring_no_time_with_them():
     assert s.dispatched.tolist() == [1]
     assert s.take(0, 1, SECOND_NS // 2, more=100) == 4
     assert s.take(0, 1, SECOND_NS // 2) is None
+    later = 9 * SECOND_NS // 10
+    s.arrive(0, 20, later)
+    s.give_back(0, 4, later)
+    assert len(s.choose_many(20, later)) == 5, "not for those who wait either"
 
 
 def test_whoever_waits_may_go_when_tokens_come_back():
