@@ -350,6 +350,13 @@ class StoreContract:
         assert (await store.get("/e"))[1].owner == new
         assert store.trusted_until() > venue.clock.now()
 
+    async def test_renewals_at_the_same_time_leave_one_session(self, venue: Venue) -> None:
+        store = await venue.open()
+        await asyncio.gather(store.renew(), store.renew())
+        await store.create("/mine", ephemeral=True)
+        stat = await store.exists("/mine")
+        assert stat is not None and stat.owner == store.session
+
     async def test_renewing_gives_up_the_old_ephemeral_nodes(self, venue: Venue) -> None:
         store = await venue.open()
         await store.create("/e", ephemeral=True)

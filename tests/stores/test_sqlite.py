@@ -271,3 +271,11 @@ async def test_a_session_left_behind_is_ended_by_whoever_has_its_password(venue:
     assert record.kept.session == venue.stores[-1].session
     with pytest.raises(SessionExpiredError):
         await killed.exists("/leader")
+
+
+async def test_two_who_find_the_session_over_at_once_get_the_same_new_one(tmp_path: Path) -> None:
+    store = await open_store(f"sqlite://{tmp_path}/store.db", clock=BootClock(), name="a")
+    before = store.session
+    first, second = await asyncio.gather(store.renew(), store.renew())
+    assert first == second == store.session != before
+    await store.close()

@@ -56,6 +56,7 @@ class SqliteStore(Shorthand):
         self._record = record
         self._loop = asyncio.get_running_loop()
         self._session = 0
+        self._renewing = asyncio.Lock()
         self._trusted_until_ns = 0
         self._closed = False
         self._watches: dict[str, dict[FlagWatch, None]] = {}
@@ -93,7 +94,10 @@ class SqliteStore(Shorthand):
         return self._trusted_until_ns
 
     async def renew(self) -> int:
-        return await self._begin(None)
+        """Whoever finds the session over at the same time gets the same new one."""
+        before = self._session
+        async with self._renewing:
+            return self._session if self._session != before else await self._begin(None)
 
     async def _begin(self, former: Credentials | None) -> int:
         """A new session; the one before it ends in the same transaction."""

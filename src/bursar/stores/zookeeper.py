@@ -57,6 +57,7 @@ class ZookeeperStore(Shorthand):
         self._record = record
         self._acl = _make_access(ensemble.auth)
         self._link = Link(ensemble, clock, timeout_ns)
+        self._renewing = asyncio.Lock()
         self._watches: dict[str, dict[FlagWatch, None]] = {}
 
     @classmethod
@@ -86,12 +87,15 @@ class ZookeeperStore(Shorthand):
         return self._link.trusted_until_ns
 
     async def renew(self) -> int:
-        revision = self._link.revision
-        await self._link.close()
-        self._link = Link(self._ensemble, self._clock, self._timeout_ns)
-        self._link.revision = revision  # a server that lags behind what was seen is not taken
-        await self._begin()
-        return self._link.session
+        """Whoever finds the session over at the same time gets the same new one."""
+        before = self._link
+        async with self._renewing:
+            if self._link is before:
+                await before.close()
+                self._link = Link(self._ensemble, self._clock, self._timeout_ns)
+                self._link.revision = before.revision  # a server that lags behind that is not taken
+                await self._begin()
+            return self._link.session
 
     async def _begin(self) -> None:
         link = self._link
