@@ -13,7 +13,7 @@ from bursar.policy.values import QuotaPolicy, QuotaTenant
 from bursar.quotas import accounts
 from bursar.quotas.layout import Layout, read_account
 from bursar.quotas.windows import is_over
-from bursar.world import MILLISECOND_NS, Stat
+from bursar.world import MILLISECOND_NS, SECOND_NS, Stat
 
 
 async def test_a_top_up_reaches_every_node_and_a_cut_takes_what_is_unspent(town: Town) -> None:
@@ -236,6 +236,26 @@ async def test_a_window_is_an_account_of_its_own(town: Town) -> None:
     go_to_window(llm, "2999-01")
     await llm.acquire("acme", 100, wait=5.0)
     assert account != "acme@2999-01" and "acme@2999-01" in llm.courier.mints
+
+
+async def test_what_is_refused_until_the_window_ends_is_granted_after_retry_after(town: Town) -> None:
+    llm = await town.open("a", window="hour")
+    chains, wall = llm.decider.chains, llm.courier.world.clock.wall
+    began, short_ns = wall(), SECOND_NS
+
+    def find_window(kind: str, wall_ns: int) -> tuple[str, int]:
+        number = (wall_ns - began) // short_ns
+        return f"2999-01-{number // 24 + 1:02}T{number % 24:02}", began + (number + 1) * short_ns
+
+    chains.window_of = find_window
+    chains.turn()
+    await asyncio.sleep(1 - (wall() - began) % short_ns / short_ns)  # the next has all of its time left
+    await (await llm.acquire("acme", 100, wait=5.0)).release()
+    with pytest.raises(Refused) as refused:
+        await llm.acquire("acme", 100)
+    assert refused.value.remaining == 0 and refused.value.retry_after is not None
+    await asyncio.sleep(refused.value.retry_after)
+    assert (await llm.acquire("acme", 100)).amount == 100
 
 
 class Racing:

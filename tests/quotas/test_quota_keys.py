@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections import Counter
 from typing import Any
 
 import pytest
@@ -14,7 +15,7 @@ from bursar.quotas.balances import Hold
 from bursar.quotas.keys import KEY_MEMORY_NS, Home, Keys
 from bursar.quotas.layout import HomeRecord, Layout, digest
 from bursar.resource.grants import Grant
-from bursar.world import CHILDREN_MAX
+from bursar.world import CHILDREN_MAX, MILLISECOND_NS
 
 MODES = pytest.mark.parametrize("mode", ["exact", "fast"])
 
@@ -138,12 +139,30 @@ async def test_a_repeat_is_not_refused_because_the_budget_is_used_up(town: Town)
     assert retry.replayed and retry.used == 100
 
 
+async def test_before_a_key_is_refused_it_is_looked_for_again(
+    town: Town, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """While it waited for units, the same key took the last of them at another node."""
+    one, two = await town.open("a"), await town.open("b")
+    await end(await acquire(one, "k", 100), 100)
+    looks, read = [0], homes.read
+
+    async def read_late(*arguments: Any) -> HomeRecord | None:
+        looks[0] += 1
+        return None if looks[0] == 1 else await read(*arguments)
+
+    monkeypatch.setattr(homes, "read", read_late)
+    assert (await acquire(two, "k", 100)).replayed and looks[0] > 1
+
+
 async def test_while_a_keys_home_is_away_nobody_else_charges_for_it(town: Town) -> None:
     one, two = await town.open("a"), await town.open("b")
     await acquire(one, "k", 10, "beta")
     await town.close("a", cleanly=False)
     with pytest.raises(Unknown, match="used at a, which does not answer"):
         await two.acquire("beta", 10, key="k")
+    with pytest.raises(UsageError, match="another tenant or amount"):
+        await two.acquire("beta", 11, key="k")
     assert await left_here(two, "beta") == 0
 
 
@@ -223,6 +242,36 @@ async def test_nothing_is_told_before_the_key_has_its_home_here(town: Town) -> N
     assert await left(llm) == (99, 1, 0), "what nobody waited for any more went back"
 
 
+async def test_a_hold_whose_key_may_be_another_ledgers_does_not_expire(
+    town: Town, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    llm = await town.open("a")
+    grant = await acquire(llm, "k")
+    await town.close("a", cleanly=False)
+    answered, take = asyncio.Event(), homes.take
+
+    async def take_late(*arguments: Any) -> bool:
+        await answered.wait()
+        return await take(*arguments)
+
+    monkeypatch.setattr(homes, "take", take_late)
+    llm = await town.open("a", hold_expiry_ns=MILLISECOND_NS)
+    await asyncio.sleep(1.2)
+    assert llm.hold_of(grant).used is None
+    answered.set()
+    async with asyncio.timeout(5):
+        while llm.hold_of(grant).used != 10:
+            await asyncio.sleep(0.02)
+
+
+async def test_more_than_there_ever_is_says_so_and_not_what_is_left(town: Town) -> None:
+    llm = await town.open("a")
+    await end(await acquire(llm, "all", 100), 100)
+    with pytest.raises(Refused, match="100 is all that there ever is: ask for less") as refused:
+        await acquire(llm, "k", 101)
+    assert (refused.value.limit, refused.value.remaining, refused.value.retry_after) == (100, None, None)
+
+
 async def test_a_hold_whose_key_another_ledger_took_is_given_back(town: Town) -> None:
     """A crash left units held for a key; before the node came back another one used the key."""
     one, two = await town.open("a"), await town.open("b")
@@ -260,10 +309,9 @@ async def test_a_record_that_came_late_does_not_block_its_key(town: Town) -> Non
 
 def test_no_folder_of_keys_has_more_children_than_a_store_can_list() -> None:
     layout = Layout("llm")
-    folders = {layout.key(str(number)).rpartition("/")[0] for number in range(20_000)}
-    assert len(folders) > 16_000, "spread over 65,536 folders"
-    assert len({folder.rpartition("/")[0] for folder in folders}) == 256
-    assert keys.KEYS_MAX * 500 < 65_536 * CHILDREN_MAX
+    folders = Counter(layout.key(str(number)).rpartition("/")[0] for number in range(400_000))
+    assert len(folders) == 4_096 < CHILDREN_MAX
+    assert max(folders.values()) * 35 * keys.KEYS_MAX < 400_000 * CHILDREN_MAX * 1.3, "evenly"
 
 
 # -- how long a key is remembered

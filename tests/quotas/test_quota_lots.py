@@ -8,12 +8,14 @@ import pytest
 from quota_town import Quota, Town, left
 
 from bursar.errors import Refused, Unknown
+from bursar.quotas import lots
 from bursar.quotas.balances import Account, Lot
+from bursar.quotas.book import NodeBook
 from bursar.quotas.ledger import Ledger
-from bursar.quotas.lots import LOT_NS, LOTS_PART
+from bursar.quotas.lots import LOT_NS
 from bursar.resource import Granted, Issue, Seen, Ticket
 
-EIGHTH = 1_000 // LOTS_PART
+EIGHTH = 1_000 // 8
 
 
 async def take_lot(llm: Quota, held_by: str, tenant: str = "beta") -> Granted:
@@ -106,7 +108,7 @@ async def test_all_lots_together_are_at_most_an_eighth_of_what_is_left(town: Tow
 async def test_a_lot_is_charged_to_the_whole_chain_of_parents(town: Town) -> None:
     llm = await open_fast(town)
     granted = await take_lot(llm, "c", "acme/search")
-    assert 0 < granted.ahead <= 60 // LOTS_PART
+    assert 0 < granted.ahead <= 60 // 8
     assert account(llm, "acme/search").ahead == account(llm, "acme").ahead == granted.ahead
     llm.decider.end_lot("acme/search", granted, Seen(2), granted.ahead - 2)
     assert account(llm, "acme").spent == account(llm, "acme/search").spent == 2
@@ -148,14 +150,36 @@ async def test_demand_is_what_was_spent_of_lots(town: Town) -> None:
     assert account(llm).used == 8 and account(llm).ahead == granted.ahead - 7
 
 
-async def test_nobody_gets_a_lot_while_somebody_waits(town: Town) -> None:
-    llm = await open_fast(town)
-    waiting = Ticket("beta", 999)
-    await take_lot(llm, "c")
-    llm.decider.decide(waiting)
-    assert waiting.answer is None
-    assert (await take_lot(llm, "d")).ahead == 0
-    llm.decider.withdraw(waiting)
+def make_book(units: int, block: int) -> NodeBook:
+    """A node below another, with a block of its units charged ahead."""
+    book = NodeBook("b", block=block)
+    book.open(0, 1)
+    book.join(0, "a", (), ("a", "b"))
+    book.mint(0, "beta", [("b", units)])
+    book.synced(0, book.ledger.written)
+    book.request(0, "t", ("beta",), 1)
+    book.synced(0, book.ledger.written)
+    return book
+
+
+def test_nobody_gets_a_lot_while_somebody_waits() -> None:
+    book = make_book(1_000, 400)
+    book.request(0, "t", ("beta",), 2_000)
+    assert book.requests and book.ledger.account("beta").block > 100
+    assert lots.issue(book, 0, ("beta",), 100, until=LOT_NS) == (None, [])
+    book.cancel(0, next(iter(book.requests)))
+    assert lots.issue(book, 0, ("beta",), 100, until=LOT_NS)[0] is not None
+
+
+def test_lots_and_block_together_are_never_more_than_a_block() -> None:
+    book = make_book(1_000, 50)
+    lot, _ = lots.issue(book, 0, ("beta",), 100, until=LOT_NS)
+    assert lot is not None and lot.size > 20
+    for _ in range(200):
+        book.request(0, "t", ("beta",), 3)
+        book.synced(0, book.ledger.written)
+        account = book.ledger.account("beta")
+        assert account.block + account.ahead <= 50
 
 
 async def test_lots_are_recalled_before_anybody_is_refused(town: Town) -> None:
@@ -196,7 +220,7 @@ async def test_lots_that_another_node_handed_out_are_recalled_too(town: Town) ->
     assert holders.asked == ["c"]
 
 
-async def test_a_cut_recalls_the_lots_of_the_account(town: Town) -> None:
+async def test_a_cut_recalls_the_lots_of_its_account(town: Town) -> None:
     llm = await open_fast(town)
     holders = Holders(llm)
     await holders.take("c")
@@ -206,6 +230,16 @@ async def test_a_cut_recalls_the_lots_of_the_account(town: Town) -> None:
             await asyncio.sleep(0.01)
     with pytest.raises(Refused):
         await llm.acquire("beta", 10, wait=5.0)
+
+
+async def test_a_clean_stop_takes_lots_back(town: Town) -> None:
+    llm = await open_fast(town)
+    holders = Holders(llm)
+    await holders.take("c")
+    await town.close("a")
+    assert holders.asked == ["c"]
+    llm = await town.open("a", mode="fast", block=400)
+    assert await left(llm, "beta") == (999, 1, 0)
 
 
 def test_a_lot_never_gives_back_more_than_it_was() -> None:

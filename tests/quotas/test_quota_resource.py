@@ -157,6 +157,14 @@ async def test_fast_mode_stopped_cleanly_loses_nothing(town: Town) -> None:
     assert await left(llm, "beta") == (996, 0, 4)
 
 
+async def test_a_block_that_is_being_charged_when_its_node_stops_is_given_back(town: Town) -> None:
+    llm = await town.open("a", mode="fast", block=50)
+    await llm.acquire("beta", 40, wait=5.0)  # the next block is on its way to the disk
+    await town.close("a")
+    llm = await town.open("a", mode="fast", block=50)
+    assert await left(llm, "beta") == (960, 40, 0)
+
+
 async def test_exact_mode_does_not_grant_without_its_journal(town: Town) -> None:
     llm = await town.open("a")
     with pytest.raises(UsageError, match="mode = fast"):

@@ -77,11 +77,16 @@ async def test_what_expired_was_charged_in_full_and_says_so(town: Town) -> None:
     await llm.settle(grant.id, 40)
 
 
-async def test_ids_that_are_none_are_refused(town: Town) -> None:
+async def test_ids_and_numbers_that_are_none_are_refused(town: Town) -> None:
     llm = await town.open("a")
     for id in ("", "a", "a/", "/7", "a/x", "a/-1", "a/1.5", "a/\u0663"):
         with pytest.raises(UsageError):
             await llm.settle(id, 1)
+    grant = await llm.acquire("acme", 10, wait=5.0)
+    for used in (-1, 1.5, True, "3", 2**63):
+        with pytest.raises(UsageError, match="whole number"):
+            await llm.settle(grant.id, used)  # type: ignore[arg-type]
+    assert llm.hold_of(grant).used is None
     with pytest.raises(UsageError, match="no grant a/7 is known"):
         await llm.settle("a/7", 1)
     with pytest.raises(UsageError, match="there is no ledger 'nowhere'"):

@@ -15,7 +15,7 @@ import bursar
 from bursar.cli import make_app
 from bursar.errors import UsageError
 from bursar.policy.values import QuotaPolicy, QuotaTenant
-from bursar.quotas.resource import QuotaResource
+from bursar.quotas.resource import open_resource
 from bursar.runtime.world import open_world
 
 from .processes import Process
@@ -40,7 +40,7 @@ def write_policy(folder: Path) -> Path:
 async def lose_a_node(folder: Path) -> None:
     """Node b takes a part of the quota, and is gone."""
     world = await open_world("b", state=folder / "b", store=f"sqlite://{folder}/store.db")
-    resource = QuotaResource(world, "llm", QuotaPolicy(name="llm", tenants=TENANTS))
+    resource = open_resource(world, "llm", QuotaPolicy(name="llm", tenants=TENANTS))
     await resource.start()
     await (await resource.acquire("acme", 1, wait=5)).release()
     await resource.stop()

@@ -8,20 +8,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from bursar.runtime.messages import (
-    TOPIC,
-    Counted,
-    GiveBack,
-    Granted,
-    Misused,
-    Open,
-    Refusal,
-    Replies,
-    Returned,
-    Statistics,
-    Take,
-)
-
+from bursar.resource import wire
 from bursar.runtime.network import SocketNetwork
 from bursar.world import SECOND_NS, Message
 
@@ -47,11 +34,17 @@ class Client:
         self._number = 0
 
     async def say(self, message: Message) -> Any:
-        return await self._network.call("bursar", TOPIC, message, Replies, 5 * SECOND_NS)
+        return await self._network.call("bursar", wire.TOPIC, message, wire.Replies, 5 * SECOND_NS)
 
-    async def take(self, amount: int, tenant: str = "acme", key: str | None = None) -> tuple[int, Any]:
+    async def take(self, amount: int, tenant: str = "acme", key: str | None = None) -> Any:
         self._number += 1
-        return self._number, await self.say(Take(self._number, "llm", tenant, amount, SECOND_NS, key))
+        return await self.say(wire.Take(self._number, "llm", tenant, amount, SECOND_NS, key))
+
+    async def settle(self, id: str, used: int | None) -> bool:
+        """Whether the daemon found it right."""
+        answer = await self.say(wire.Settle("llm", id, used))
+        assert isinstance(answer, wire.Done | wire.Misused), answer
+        return isinstance(answer, wire.Done)
 
     async def close(self) -> None:
         await self._network.close()
@@ -60,15 +53,19 @@ class Client:
 async def storm(address: str) -> None:
     client = Client(address)
     try:
-        await client.say(Open())
+        await client.say(wire.Open())
         for amount in (0, -1, -(2**62), 2**63, 2**64 - 1):
-            _, answer = await client.take(amount)
-            assert isinstance(answer, Misused) and "2^63" in answer.why, (amount, answer)
-        for tenant in ("nobody", "acme/search", "", "a\nb", "x" * 300):
-            assert isinstance((await client.take(1, tenant))[1], Misused), tenant
+            answer = await client.take(amount)
+            assert isinstance(answer, wire.Misused) and "2^63" in answer.why, (amount, answer)
+        for tenant in ("", "a\nb", "x" * 300):
+            assert isinstance(await client.take(1, tenant), wire.Misused), tenant
+        for tenant in ("nobody", "acme/search"):
+            assert isinstance(await client.take(1, tenant), wire.Refusal), tenant
         for key in ("", "k" * 300, "a\x00b"):
-            assert isinstance((await client.take(1, key=key))[1], Misused), key
-        assert isinstance((await client.take(2**63 - 1))[1], Refusal)
+            assert isinstance(await client.take(1, key=key), wire.Misused), key
+        for id in ("", "bursar/1", "bursar/x", "nobody/1", "bursar/" + "9" * 200):
+            assert not await client.settle(id, 1), id
+        assert isinstance(await client.take(2**63 - 1), wire.Refusal)
         used = await spend(client, random.Random(7))
         whole = await survey(client)
         assert (whole["spent"], whole["held"]) == (used, 0), whole
@@ -78,32 +75,42 @@ async def storm(address: str) -> None:
 
 
 async def spend(client: Client, rng: random.Random) -> int:
-    """Keys used again and again, settled twice, too high, below zero, with others, never taken.
-    Returns what was used: what cannot be is charged in full."""
-    used: dict[str, int] = {}
+    """Keys used again and again, settled twice, too high, below zero, never. What was used in the end."""
+    open_: dict[str, str] = {}
+    charged: dict[str, int] = {}
     for _ in range(300):
         key = f"k{rng.randrange(100)}"
-        number, answer = await client.take(AMOUNT, key=key)
-        other, _ = await client.take(1, key=f"other-{key}")
-        assert isinstance(answer, Granted), answer
-        says = rng.choice((0, 3, AMOUNT, AMOUNT + 1, 2**62, 2**63, -7))
-        answer = await client.say(GiveBack(((number, says), (number, 1), (other, None), (number + 10**6, 4))))
-        if key not in used:
-            assert isinstance(answer, Returned if 0 <= says <= AMOUNT else Misused), (says, answer)
-            used[key] = says if 0 <= says <= AMOUNT else AMOUNT
-    return sum(used.values()) + len(used)
+        answer = await client.take(AMOUNT, key=key)
+        assert isinstance(answer, wire.Given), answer
+        assert (answer.replayed, answer.used) == (key in open_ or key in charged, charged.get(key))
+        says = rng.choice((None, 0, 3, AMOUNT, AMOUNT + 1, 2**62, -7, -(2**62)))
+        means = AMOUNT if says is None else says
+        right = await client.settle(answer.id, says)
+        if key in charged:
+            assert right == (means == charged[key])
+        elif means < 0:
+            assert not right
+            open_[key] = answer.id
+        else:
+            assert right == (means <= AMOUNT)
+            open_.pop(key, None)
+            if means:
+                charged[key] = min(means, AMOUNT)
+        assert isinstance(await client.say(wire.GiveBack(((10**6, 4), (10**7, -4)))), wire.Done)
+    for id in open_.values():
+        assert await client.settle(id, 1)
+    return sum(charged.values()) + len(open_)
 
 
 async def survey(client: Client) -> Any:
-    """The audit, by a survey that began after all that was said before."""
-    answer = await client.say(Statistics("llm"))
-    wanted = answer.statistics["surveys"] + 2
+    """The audit."""
     async with asyncio.timeout(20):
-        while answer.statistics["surveys"] < wanted or answer.statistics["whole"]["acme"]["held"]:
+        while True:
+            answer = await client.say(wire.Do("llm", "survey", {}))
+            assert isinstance(answer, wire.Done)
+            if not answer.value["acme"]["held"]:
+                return answer.value["acme"]
             await asyncio.sleep(0.1)
-            answer = await client.say(Statistics("llm"))
-            assert isinstance(answer, Counted)
-    return answer.statistics["whole"]["acme"]
 
 
 def test_a_storm_of_bad_input_gets_clear_answers_and_the_ledger_adds_up(tmp_path: Path) -> None:

@@ -126,8 +126,6 @@ class NodeBook:
         for number, (ledger, amount) in enumerate(mints, start=1):
             if ledger == self.identity:
                 self.ledger.mint(name, number, amount)
-                if amount < 0:
-                    lots.recall(self, self.ledger.account(name))
         # Known once the units are here: a statement that names a mint must include its units.
         owners = frozenset(ledger for ledger, _ in mints)
         self.defer(now, "_learn_mints", name, len(mints), sum(amount for _, amount in mints), owners)

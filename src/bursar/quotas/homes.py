@@ -17,7 +17,7 @@ from bursar.errors import NodeExistsError, NodeMissingError, VersionError
 from bursar.quotas.balances import Hold
 from bursar.quotas.keys import KEY_MEMORY_NS
 from bursar.quotas.layout import HomeRecord, Layout, digest, read_home, write_home
-from bursar.world import SECOND_NS, Delete, Stat, Store
+from bursar.world import SECOND_NS, Create, Delete, Stat, Store
 
 if TYPE_CHECKING:
     from bursar.quotas.courier import QuotaCourier
@@ -49,10 +49,8 @@ async def take(store: Store, layout: Layout, key: str, record: HomeRecord) -> bo
     path = layout.key(key)
     while True:
         try:
-            await store.create(path, write_home(record))
+            await _create(store, path, write_home(record))
             return True
-        except NodeMissingError:
-            await store.ensure(path.rpartition("/")[0])
         except NodeExistsError:
             await store.sync()
             found = await _look(store, path)
@@ -63,6 +61,14 @@ async def take(store: Store, layout: Layout, key: str, record: HomeRecord) -> bo
             if found[0].hold == record.hold:
                 return True  # by a call whose reply was lost
             await _delete(store, path, found[1])  # of a hold that is over: it came late
+
+
+async def _create(store: Store, path: str, data: bytes) -> None:
+    """In one transaction with its folder, where that is missing."""
+    try:
+        await store.create(path, data)
+    except NodeMissingError:
+        await store.transact([Create(path.rpartition("/")[0]), Create(path, data)])
 
 
 async def _delete(store: Store, path: str, stat: Stat) -> None:
@@ -93,14 +99,13 @@ async def free(store: Store, layout: Layout, ledger: str, keys: Mapping[str, int
 async def sweep(store: Store, layout: Layout, fenced: frozenset[str], now_s: int) -> int:
     """Forget the keys of ledgers that were written off, once their time is over; how many."""
     swept = 0
-    for outer in await store.children(layout.keys):
-        for inner in await store.children(f"{layout.keys}/{outer}"):
-            folder = f"{layout.keys}/{outer}/{inner}"
-            for name in await store.children(folder):
-                found = await _look(store, f"{folder}/{name}")
-                if found is not None and found[0].ledger in fenced and found[0].until_s < now_s:
-                    await _delete(store, f"{folder}/{name}", found[1])
-                    swept += 1
+    for folder in await store.children(layout.keys):
+        for name in await store.children(f"{layout.keys}/{folder}"):
+            path = f"{layout.keys}/{folder}/{name}"
+            found = await _look(store, path)
+            if found is not None and found[0].ledger in fenced and found[0].until_s < now_s:
+                await _delete(store, path, found[1])
+                swept += 1
     return swept
 
 

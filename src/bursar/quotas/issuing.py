@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable, Iterable
 
 from bursar.quotas import lots
@@ -63,6 +64,12 @@ class LotsOut:
             if recall is not None and is_wanted:
                 self._recalling[number] = None
                 self._world.spawn(self._call_back(number, recall, issue), f"{self._courier.topic}.recall")
+
+    async def recall_all(self) -> None:
+        """Those that answer: before the node stops."""
+        recall = self._recall()
+        if recall is not None:
+            await asyncio.gather(*(recall(issue) for lot, issue in self._out.values() if lot.out))
 
     async def _call_back(self, number: int, recall: Recall, issue: Issue) -> None:
         try:

@@ -7,7 +7,7 @@
 /quotas/RESOURCE/accounts             the horizons: accounts of windows before them are forgotten
 /quotas/RESOURCE/accounts/ACCOUNT     an AccountRecord: where its units come from
 /quotas/RESOURCE/warnings/ACCOUNT:N   that N percent was reached has been told
-/quotas/RESOURCE/keys/AB/CD/DIGEST    a HomeRecord: the hold that stands for a key
+/quotas/RESOURCE/keys/ABC/DIGEST      a HomeRecord: the hold that stands for a key
 """
 
 from __future__ import annotations
@@ -82,9 +82,9 @@ class Layout:
         return f"{self.warnings}/{quote(account, safe='')}{WARNING_MARK}{percent}"
 
     def key(self, key: str) -> str:
-        """Two folders of 256 on the way: the full tables of 500 nodes stay below CHILDREN_MAX in each."""
+        """In one of 4,096 folders, which together take the full tables of some 35 nodes (CHILDREN_MAX)."""
         name = digest(key)
-        return f"{self.keys}/{name[:2]}/{name[2:4]}/{name[4:]}"
+        return f"{self.keys}/{name[:3]}/{name[3:]}"
 
 
 def digest(*parts: object) -> str:

@@ -189,7 +189,7 @@ class Repeats:
         tenant, amount = attempt.terms
         for account in chain:
             if amount > self._chains.limit(account):
-                return Refusal(account, self._chains.limit(account), amount)
+                return Refusal(account, None, amount)
         answered: asyncio.Future[Said] = asyncio.get_running_loop().create_future()
         hear = partial(_resolve, answered)
         attempt.request = self._courier.reserve(tenant, chain, amount, attempt.key, hear)

@@ -15,10 +15,11 @@ def node_of(ledger: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Refusal:
-    """Decided: `left` units of `account` were unspent anywhere, and `asked` is more."""
+    """Decided: `left` units of `account` were unspent anywhere, and `asked` is more. None: so many were
+    never there at all."""
 
     account: str
-    left: int
+    left: int | None
     asked: int
 
 

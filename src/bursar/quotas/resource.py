@@ -13,6 +13,7 @@ from bursar.quotas.chains import Chains
 from bursar.quotas.courier import QuotaCourier
 from bursar.quotas.explaining import explain
 from bursar.quotas.issuing import LotsOut
+from bursar.quotas.keys import Home
 from bursar.quotas.repeats import Attempt, Repeats
 from bursar.quotas.requests import Refusal, Taken
 from bursar.quotas.rules import BURSAR, Rules
@@ -22,6 +23,7 @@ from bursar.quotas.verbs import Verbs
 from bursar.quotas.watch import Watch
 from bursar.quotas.windows import window_of
 from bursar.resource import Decider, Explanation, Granted, Offers, Seen, Ticket, check_change
+from bursar.resource.checks import check_used
 from bursar.resource.decider import WarningTaker
 from bursar.resource.door import Resource
 from bursar.resource.rows import Rows
@@ -76,6 +78,7 @@ class QuotaDecider(Decider):
 
     async def stop(self) -> None:
         self._running = False
+        await self._lots.recall_all()
         await self.courier.close()
 
     async def reconfigure(self, policy: QuotaPolicy) -> None:
@@ -182,14 +185,14 @@ class QuotaDecider(Decider):
 
     def _refuse(self, refusal: Refusal) -> Refused:
         limit, left_ns = self.chains.limit(refusal.account), self.chains.left_ns()
-        # The next window has it, unless no window ever does. (A little later: clocks are read in turn.)
-        comes = left_ns is not None and refusal.asked <= limit
-        return Refused(
-            f"{refusal.account}: {refusal.asked} asked for, {refusal.left} of {limit} left",
-            limit=limit,
-            remaining=refusal.left,
-            retry_after=((left_ns or 0) + MILLISECOND_NS) / SECOND_NS if comes else None,
-        )
+        asked = f"{refusal.account}: {refusal.asked} asked for"
+        if refusal.left is None or refusal.asked > limit:
+            why = f"{asked}, and {limit} is all that there ever is: ask for less"
+            return Refused(why, limit=limit, remaining=refusal.left)
+        # The next window has it. (A little later: clocks are read one after the other.)
+        retry_after = None if left_ns is None else (left_ns + MILLISECOND_NS) / SECOND_NS
+        why = f"{asked}, {refusal.left} of {limit} left"
+        return Refused(why, limit=limit, remaining=refusal.left, retry_after=retry_after)
 
     # -- lots: what was granted to a request itself is settled by its id
 
@@ -207,7 +210,7 @@ class QuotaDecider(Decider):
     # -- settling
 
     async def settle(self, id: str, used: int | None) -> None:
-        await self._settling.settle(id, used)
+        await self._settling.settle(id, None if used is None else check_used(used))
 
     def _renew_holds(self) -> None:
         """Holds of an earlier life, of which nobody knows since when, or of another expiry: their time
@@ -230,12 +233,17 @@ class QuotaDecider(Decider):
     def _expire_holds(self, now: int) -> None:
         """A hold that nobody ended: what became of its units is unknown, so they are spent."""
         for hold in list(self.courier.book.ledger.holds.values()):
-            if hold.expires_at is None:
+            if hold.expires_at is None or self._is_asked(hold):
                 continue  # granted, and not told yet
             if hold.expires_at > now:
                 break  # they are in the order in which they were made
             hold.expired = True
             self.courier.settle(hold, hold.amount)
+
+    def _is_asked(self, hold: Hold) -> bool:
+        """Whether nobody knows yet if it was told: another ledger may be the home of its key."""
+        entry = self.courier.book.keys.find(hold.key) if hold.key is not None else None
+        return entry is not None and entry.home is Home.ASKED
 
     # -- telling
 

@@ -26,7 +26,7 @@ class LedgerStatistics(msgspec.Struct, frozen=True, kw_only=True):
     """One account in one ledger."""
 
     unspent: Annotated[int, gauge("units that are unspent in the ledger")]
-    held: Annotated[int, gauge("units reserved in the ledger and not settled")]
+    held: Annotated[int, gauge("units reserved in the ledger and not settled, or out in lots")]
     spent: Annotated[int, gauge("units spent in the ledger")]
     rate: Annotated[float, gauge("units used a second in the ledger")]
 
@@ -36,7 +36,7 @@ class AccountStatistics(msgspec.Struct, frozen=True, kw_only=True):
 
     limit: Annotated[int, gauge("units that may be used")]
     unspent: Annotated[int, gauge("units that are unspent")]
-    held: Annotated[int, gauge("units reserved and not settled")]
+    held: Annotated[int, gauge("units reserved and not settled, or out in lots")]
     spent: Annotated[int, gauge("units spent")]
     in_flight: Annotated[int, gauge("units on their way between ledgers")]
     rate: Annotated[float, gauge("units used a second")]

@@ -139,12 +139,11 @@ class Asking:
 
     def _undo(self, ticket: Ticket, answer: Answer) -> None:
         """A grant that nobody wants."""
-        if not isinstance(answer, Granted):
+        if not isinstance(answer, Granted) or answer.replayed:
             return
         if answer.ahead:
             self._decider.end_lot(ticket.tenant, answer.lot or answer, Seen(), answer.ahead)
-        # A repeat is not undone: it is whoever asked first who holds it, or settles it.
-        ending = self._decider.finish(answer) if answer.replayed else self._give_back(ticket.tenant, answer, 0)
+        ending = self._give_back(ticket.tenant, answer, 0)
         if ending is not None:
             self._world.spawn(self._end(ending), f"{self._decider.kind}.{self._decider.name}.back")
 

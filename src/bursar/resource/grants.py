@@ -162,7 +162,7 @@ class Acquisition:
 
     async def _take(self) -> Grant:
         door = self._door
-        if self._key is None and (self._amount == 1 or not door.settles):
+        if self._key is None:
             grant = door.spend(self._tenant, self._amount)
             if grant is not None:
                 return grant
@@ -171,9 +171,8 @@ class Acquisition:
         )
 
     async def __aenter__(self) -> Grant:
-        door = self._door
-        if self._key is None and (self._amount == 1 or not door.settles):
-            grant = door.spend(self._tenant, self._amount)
+        if self._key is None:
+            grant = self._door.spend(self._tenant, self._amount)
             if grant is not None:
                 self._grant = grant
                 return grant
