@@ -14,7 +14,7 @@ from dataclasses import dataclass
 
 from bursar.book import Send
 from bursar.rates.interval import AdaptiveInterval
-from bursar.rates.messages import Ack, Allowance, Grant, Poll, Report, State
+from bursar.rates.messages import Ack, Allowance, Grant, Poll, Report, Started, State
 from bursar.rates.views import Draft, Picture, Place, ServerView, Targets, Terms
 from bursar.world import Message
 
@@ -51,7 +51,12 @@ class ControllerBook:
       only after every token of the one before has expired on every clock within the drift bound;
     - tokens go only to lives of servers that the state lists, so a successor knows whom to ask;
     - a new leader moves, among servers that have answered it, what they said they hold; it makes
-      new tokens only once every listed life has answered.
+      new tokens only once every listed life has answered;
+    - the bound of a life that ended stays spent, unless a later life of that server answers for it,
+      by its journal: then what it charged stays spent, which is all that it can have dispatched (and
+      may be more than it was still allowed, which costs tokens), and the rest is free. Such an answer
+      counts only for the present period, because a life that has no grant yet speaks of the period
+      that it was asked for.
 
     Where the tokens should be is `place`'s to say, and nothing here trusts it.
     """
@@ -134,7 +139,8 @@ class ControllerBook:
             return self._begin_leading(now)
         if state.period > before.period:
             return self._begin_period(now)
-        return []
+        # Somebody came up in the midst of a period: it need not wait for the next round.
+        return self._poll(now, full=False) if self._place_at is None and now < self._opens_at else []
 
     def _begin_leading(self, now: int) -> Effects:
         """Fence every server. What is out cannot outlast a whole period from now, because the
@@ -195,10 +201,10 @@ class ControllerBook:
         self._poll_at = now + self.interval_ns
         self._place_at = now + self.interval_ns // 4
         self._awaited = {view.name for view in self._alive()}
-        return [
-            Send(server, Poll(self.state.epoch, now, full or self._is_untold(server)))
-            for server in self.names
-        ]
+        return [self._ask(now, server, full or self._is_untold(server)) for server in self.names]
+
+    def _ask(self, now: int, server: str, full: bool) -> Send:
+        return Send(server, Poll(self.state.epoch, now, full, self.state.period))
 
     def _is_untold(self, server: str) -> bool:
         """Whether what the server last said in full never came here."""
@@ -245,6 +251,8 @@ class ControllerBook:
                 return self._hear(now, message)
             case Ack(epoch=epoch) if epoch == self.state.epoch:
                 return self._acknowledged(now, message)
+            case Started(server=server) if server in self.names:
+                return [self._ask(now, server, full=True)]
         return []
 
     def _hear(self, now: int, report: Report) -> Effects:
@@ -257,8 +265,12 @@ class ControllerBook:
             if not known:
                 # What stands was lost on the way here: this answer does not say what it holds.
                 return []
+        if not known and report.lives and report.period != self.state.period:
+            # Asked in an earlier period, it looked up that one: this is no answer for the present one.
+            self._untold.add(report.server)
+            return []
         if view is None or not known:
-            if view is not None:
+            if view is not None and view.incarnation not in report.lives:
                 self._bury(view)
             view = ServerView(report.server, report.incarnation, now, report.asked_at, report, {})
             self.views[report.server] = view
@@ -283,17 +295,19 @@ class ControllerBook:
 
     def _first_answer(self, now: int, view: ServerView) -> None:
         """What a fenced server holds is known from its first answer on."""
-        life = (view.name, view.incarnation)
+        life, lives = (view.name, view.incarnation), view.report.lives
         if life in self._answered:
             return
-        self._answered.add(life)
-        if view.report.period != self.state.period or life not in self.state.servers or self._complete:
-            holds: dict[str, int] = {}
-        else:
+        former = {(view.name, incarnation) for incarnation in lives}
+        counted = not former.isdisjoint(self._answered)
+        self._answered |= {life, *former}
+        listed = life in self.state.servers and not self._complete
+        holds: dict[str, int] = {}
+        if view.report.period == self.state.period and (lives or listed):
             holds = {tenant: row.allowance for tenant, row in view.rows.items()}
         view.acknowledged = dict(holds)
         view.bounds = dict(holds)
-        for tenant, allowance in holds.items():
+        for tenant, allowance in holds.items() if not counted else ():
             self._movable[tenant] = self._movable.get(tenant, 0) + allowance
         if not self._complete and self._answered.issuperset(self.state.servers):
             self._complete = True
