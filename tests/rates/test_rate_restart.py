@@ -9,7 +9,7 @@ import pytest
 from bursar.errors import Refused, Unknown
 from bursar.policy import RatePolicy, parse
 from bursar.rates.resource import open_resource
-from bursar.resource import Resource
+from bursar.resource.door import Resource
 from bursar.sim import node as sim_node
 from bursar.sim.faults import Faults
 from bursar.sim.loop import sleep_until

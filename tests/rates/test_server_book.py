@@ -114,6 +114,17 @@ def test_once_granted_it_is_asked_in_its_own_name() -> None:
     assert ask(book, 8_000, 4, epoch=2).lives == ()
 
 
+def test_a_tenant_that_left_the_policy_and_came_back_has_spent_what_it_had() -> None:
+    journal: list[bytes] = []
+    make_killed(3, journal)
+    blocks = Blocks(2, ["b"], period_ns=PERIOD_NS, origin="boot")
+    blocks.replay(journal)
+    book = ServerBook("s", 2, ["b"], Scheduler([1]), blocks)
+    assert ask(book, 5_000, 3).rows == ()
+    book.add_tenant(5_000, "a", 1)
+    assert held(ask(book, 5_000, 3)) == (20, 20)
+
+
 def test_alone_it_spends_without_a_journal() -> None:
     journal: list[bytes] = []
     book = make_book(1, journal)

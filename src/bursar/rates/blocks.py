@@ -170,11 +170,18 @@ class Blocks:
     def _nothing(self) -> list[int]:
         return [0] * len(self._tenants)
 
-    def add_tenant(self, tenant: str) -> None:
+    def add_tenant(self, tenant: str) -> int:
+        """One more; what counts as dispatched of it, if it was there in the life that this one goes on
+        from."""
+        resumed = self._since != self._life
         self._tenants.append(tenant)
-        pages = (self._page, self._following)
-        for levels in (*(p.asked for p in pages), *(p.durable for p in pages), self._ceilings, self._largest):
-            levels.append(0)
+        for page in (self._page, self._following):
+            level = self.past.levels.get(page.period, {}).get(tenant, 0) if resumed else 0
+            page.asked.append(level)
+            page.durable.append(level)
+        self._ceilings.append(self._page.durable[-1])
+        self._largest.append(0)
+        return self._ceilings[-1]
 
     # -- lives ------------------------------------------------------------------------------
 

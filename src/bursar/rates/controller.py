@@ -16,7 +16,7 @@ from bursar.book import Send
 from bursar.rates.interval import AdaptiveInterval
 from bursar.rates.messages import Ack, Allowance, Grant, Poll, Report, Started, State
 from bursar.rates.views import Draft, Picture, Place, ServerView, Targets, Terms
-from bursar.world import Message
+from bursar.world import MILLISECOND_NS, Message
 
 PPM = 1_000_000
 
@@ -24,6 +24,11 @@ HASTE = 2
 """How many times as fast as evenly a tenant may spend its tokens at a server and still be sure that
 they last until the next round. Tokens that it lacks for more than that are sent at once, with an
 exchange of their own; the others with the next round's, by which time there is headroom for them."""
+
+
+GATHER_NS = 200 * MILLISECOND_NS
+"""How long a period that could open waits for servers that have not answered yet: a quarter of an
+interval, and no longer than this. Those that come later are listed when they do."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -154,7 +159,7 @@ class ControllerBook:
         self._complete = not self.state.servers
         out_ns = 0 if self._complete else self._period_ns
         self._ends_at = now + out_ns
-        self._opens_at = now + max(self._guarded(out_ns), self.interval_ns // 4)
+        self._opens_at = now + max(self._guarded(out_ns), self._gather_ns())
         effects = self._poll(now, full=True)
         # Once all that hold tokens have said how long they still do, the next period need not
         # wait any longer than that; sending them anything before would.
@@ -221,11 +226,14 @@ class ControllerBook:
         ]
 
     def _open(self, now: int) -> Effects:
-        self._opens_at = now + self.interval_ns // 4
+        self._opens_at = now + self._gather_ns()
         lives = tuple(sorted((view.name, view.incarnation) for view in self._alive()))
         if not lives:
             return self._poll(now, full=True) if now >= self._poll_at else []
         return self._commit(State(self.state.epoch, self.name, self.state.period + 1, lives))
+
+    def _gather_ns(self) -> int:
+        return min(self.interval_ns // 4, GATHER_NS)
 
     def _begin_period(self, now: int) -> Effects:
         self._forget_period()
