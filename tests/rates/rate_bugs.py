@@ -135,6 +135,7 @@ WORLDS = {
 FAULTS = {
     "rule 5: opens without waiting": Faults(drift=True),
     "rule 1: takes any grant": Faults(duplicate=0.3, reorder=0.5, slow=0.3, slow_ns=250 * MILLISECOND_NS),
+    "rule 3: mints at once": Faults(crashes=2.0, loss=0.2, outage_ns=60 * MILLISECOND_NS),
     "rule 4: forgets the dead": Faults(crashes=2.0, outage_ns=60 * MILLISECOND_NS),
 }
 """Trouble of the kind that the rule is for; the other bugs are found by any."""

@@ -6,7 +6,7 @@ import pytest
 
 from bursar.book import Send
 from bursar.rates.controller import Commit, ControllerBook, Effects
-from bursar.rates.messages import Ack, Grant, Poll, Report, Row, State
+from bursar.rates.messages import Ack, Grant, Poll, Report, Row, Started, State
 from bursar.rates.views import Picture, Place, Targets, Terms
 from bursar.world import MILLISECOND_NS
 
@@ -42,21 +42,25 @@ def make_report(
     stands_at: int = 0,
     left_ns: int = PERIOD_NS // 2,
     asked_at: int = 0,
+    life: int = 1,
+    lives: tuple[int, ...] = (),
+    period: int = 1,
 ) -> Report:
     return Report(
         server=server,
-        incarnation=1,
+        incarnation=life,
         asked_at=asked_at,
         sent_at=sent_at,
         stands_at=stands_at,
         epoch=2,
         sequence=0,
-        period=1,
+        period=period,
         time_left_ns=left_ns,
         seen_ns=INTERVAL_NS,
         served=0,
         busy_ns=0,
         rows=rows,
+        lives=lives,
     )
 
 
@@ -253,3 +257,90 @@ def test_a_tenant_with_nothing_at_a_server_has_no_row_there() -> None:
     assert rows["s2"] == ()
     later = acknowledge(book, 3, effects)
     assert grants(later) == {"s1": LIMIT}, "what s2 gave up is known to be free"
+
+
+# -- servers that come back -------------------------------------------------------------------------
+
+
+def spent(tokens: int) -> tuple[Row, ...]:
+    return (Row("a", tokens, tokens, 5, 5, True),)
+
+
+def lead_two(lives: tuple[int, ...], *, life: int = 2, tokens: int = 4, period: int = 1) -> ControllerBook:
+    """A leader whose servers held 15 each, until s1 came back and said this."""
+    book, _ = make_leader(TAKEN_OVER)
+    for name in ("s1", "s2"):
+        book.receive(1, name, make_report(name, holds(15), sent_at=1, stands_at=1))
+    rows = spent(tokens)
+    back = make_report("s1", rows, sent_at=9, stands_at=9, life=life, lives=lives, period=period)
+    book.receive(3, "s1", back)
+    return book
+
+
+def headroom(book: ControllerBook) -> int:
+    return book._headroom("a", LIMIT)
+
+
+def test_a_life_that_came_back_without_a_journal_leaves_its_bound_spent() -> None:
+    book = lead_two(())
+    assert book.lost == {"a": 15}
+    assert headroom(book) == 0
+
+
+def test_what_an_earlier_life_did_not_charge_is_free_when_the_next_one_answers_for_it() -> None:
+    book = lead_two((1,))
+    assert book.lost == {}
+    assert book.views["s1"].bounds == {"a": 4}, "that stays spent"
+    assert headroom(book) == LIMIT - 15 - 4
+
+
+def test_a_journal_speaks_only_for_the_lives_that_kept_it() -> None:
+    book = lead_two((7,), life=8)
+    assert book.lost == {"a": 15}
+
+
+def test_an_answer_for_another_period_is_none() -> None:
+    """Asked in an earlier period it looked up that one, and may have spent something of this one."""
+    book = lead_two((1,), period=0)
+    assert book.views["s1"].incarnation == 1, "nothing is known of the new life yet"
+    assert headroom(book) == 0
+    assert polls(run_until(book, INTERVAL_NS))["s1"], "it is asked again, for everything"
+
+
+def test_a_new_leader_need_not_wait_for_a_life_that_another_one_answers_for() -> None:
+    book, _ = make_leader(TAKEN_OVER, place=lambda _: {})
+    book.receive(1, "s2", make_report("s2", holds(15), sent_at=1, stands_at=1, left_ns=5))
+    assert headroom(book) == 0, "s1 may hold the rest"
+    book.receive(2, "s1", make_report("s1", spent(4), life=2, lives=(1,), left_ns=7))
+    assert headroom(book) == LIMIT - 15 - 4
+    assert book._ends_at == 2 + 7, "when the last of them says that it ends"
+
+
+def test_what_a_life_held_and_what_the_next_one_charged_of_it_are_the_same_tokens() -> None:
+    """While another server is silent, only what is known to be held may be moved: once."""
+    stored = State(1, "before", 1, (("s1", 1), ("s2", 1), ("s3", 1)))
+    book, _ = make_leader(stored)
+    book.receive(1, "s1", make_report("s1", holds(10), sent_at=1, stands_at=1))
+    book.receive(2, "s2", make_report("s2", holds(10), sent_at=1, stands_at=1))
+    book.receive(3, "s1", make_report("s1", spent(10), sent_at=9, life=2, lives=(1,)))
+    assert headroom(book) == 0, "s3 may have spent its ten"
+
+
+def test_a_server_that_came_up_is_asked_at_once() -> None:
+    book, _ = make_leader(TAKEN_OVER)
+    assert polls(book.receive(5, "n", Started("s1"))) == {"s1": True}
+    assert book.receive(5, "n", Started("nobody's")) == []
+    book.deposed()
+    assert book.receive(5, "n", Started("s1")) == []
+
+
+def test_who_came_up_in_the_midst_of_a_period_does_not_wait_for_the_next_round() -> None:
+    book = lead_two((1,))
+    [listing] = [] if book.committing is None else [book.committing]
+    assert ("s1", 2) in listing.servers
+    effects = book.committed(4, listing)
+    assert set(polls(effects)) == {"s1", "s2"}
+    for name, life in (("s1", 2), ("s2", 1)):
+        rows = spent(4) if name == "s1" else holds(15)
+        effects = book.receive(5, name, make_report(name, rows, sent_at=20, asked_at=4, life=life))
+    assert grants(effects)["s1"] == 4 + LIMIT - 15 - 4

@@ -257,18 +257,18 @@ def test_a_server_that_never_had_tokens_does_not_go_on_alone() -> None:
 def test_the_pause_between_two_periods_is_not_the_callers() -> None:
     async def body(world: World) -> None:
         dispatcher = make_dispatcher(world)
-        assert dispatcher.patience_ns() == PATIENCE_MAX_NS and not dispatcher.is_ready()
         first = ask(dispatcher, wait_ns=0)
         assert first.answer is None
+        assert dispatcher.patience_ns(first) == PATIENCE_MAX_NS and not dispatcher.is_ready()
         grant(world, dispatcher, 10, time_ns=SECOND_NS)
         assert isinstance(first.answer, Granted) and first.answer.period == 1
-        assert dispatcher.patience_ns() == 0 and dispatcher.is_ready()
+        assert dispatcher.patience_ns(first) == 0 and dispatcher.is_ready()
         await world.clock.sleep(SECOND_NS + TURNOVER_NS // 2)
-        assert dispatcher.patience_ns() == TURNOVER_NS - TURNOVER_NS // 2
+        assert dispatcher.patience_ns(first) == TURNOVER_NS - TURNOVER_NS // 2
         second = ask(dispatcher, wait_ns=0)
         assert second.answer is None
         await world.clock.sleep(TURNOVER_NS)
-        assert dispatcher.patience_ns() == 0, "no controller is waited for longer than that"
+        assert dispatcher.patience_ns(first) == 0, "no controller is waited for longer than that"
         assert isinstance(withdraw(second), Unknown)
         assert isinstance(ask(dispatcher, wait_ns=0).answer, Unknown)
 

@@ -14,6 +14,7 @@ report what they see and the controller places what is left anew.
   `reference` is the paper's algorithm as printed, for tests and measurements.
 - `scheduler`: whose request goes next (algorithm 1), in a few steps however many tenants there are.
 - `messages`, `server`, `controller`: the protocol; two books with the state that safety rests on.
+- `blocks`: what a server of a long period charges to its journal before it dispatches it.
 - `observation`, `placement`: what servers see, and what the controller makes of it (section III-D).
 - `dispatcher`: the queues before a server, with its `capacity` and the requests in `service`;
   `choices`: which servers a request waits at; `charges`: what a grant took, so that it can be undone;
@@ -32,7 +33,9 @@ it true; each has a test in which it is taken out and the loss is found (tests/r
 3. *One period, one opening.* A period opens by one compare-and-set of (epoch, period, lives of
    servers) in the store. A new leader raises the epoch, then asks every listed life what it holds;
    until all have answered it moves tokens among those that did and makes none.
-4. *A restarted server has nothing*, and what its last life may have held counts as spent.
+4. *A restarted server has nothing*, and what its last life may have held counts as spent. Where a
+   period is longer than a second it has its journal: then what that life charged counts as spent,
+   which is all that it can have dispatched, and the rest is placed anew within the same period.
 5. *No clock is trusted beyond its drift.* Tokens end so long after the server *sent* the report
    that the grant answers; the next period begins when even the slowest clock has seen them end.
 

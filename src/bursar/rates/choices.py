@@ -24,7 +24,7 @@ def decide_among(servers: Sequence[Dispatcher], ticket: Ticket) -> None:
     if any(server.grants_now(ticket) for server in servers):
         return
     servers[0].note_arrival(ticket)
-    if ticket.wait_ns <= 0 and not servers[0].patience_ns():
+    if ticket.wait_ns <= 0 and not servers[0].patience_ns(ticket):
         ticket.give(_find_refusal(servers, ticket))
     elif servers[0].waiting(tenant) >= QUEUE_MAX:
         why = f"{QUEUE_MAX} requests of {tenant} wait at {servers[0].book.name} already"

@@ -14,9 +14,9 @@ from dataclasses import dataclass
 
 from bursar.book import Send
 from bursar.rates.interval import AdaptiveInterval
-from bursar.rates.messages import Ack, Allowance, Grant, Poll, Report, State
+from bursar.rates.messages import Ack, Allowance, Grant, Poll, Report, Started, State
 from bursar.rates.views import Draft, Picture, Place, ServerView, Targets, Terms
-from bursar.world import Message
+from bursar.world import MILLISECOND_NS, Message
 
 PPM = 1_000_000
 
@@ -24,6 +24,11 @@ HASTE = 2
 """How many times as fast as evenly a tenant may spend its tokens at a server and still be sure that
 they last until the next round. Tokens that it lacks for more than that are sent at once, with an
 exchange of their own; the others with the next round's, by which time there is headroom for them."""
+
+
+GATHER_NS = 200 * MILLISECOND_NS
+"""How long a period that could open waits for servers that have not answered yet: a quarter of an
+interval, and no longer than this. Those that come later are listed when they do."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,7 +56,12 @@ class ControllerBook:
       only after every token of the one before has expired on every clock within the drift bound;
     - tokens go only to lives of servers that the state lists, so a successor knows whom to ask;
     - a new leader moves, among servers that have answered it, what they said they hold; it makes
-      new tokens only once every listed life has answered.
+      new tokens only once every listed life has answered;
+    - the bound of a life that ended stays spent, unless a later life of that server answers for it,
+      by its journal: then what it charged stays spent, which is all that it can have dispatched (and
+      may be more than it was still allowed, which costs tokens), and the rest is free. Such an answer
+      counts only for the present period, because a life that has no grant yet speaks of the period
+      that it was asked for.
 
     Where the tokens should be is `place`'s to say, and nothing here trusts it.
     """
@@ -134,7 +144,8 @@ class ControllerBook:
             return self._begin_leading(now)
         if state.period > before.period:
             return self._begin_period(now)
-        return []
+        # Somebody came up in the midst of a period: it need not wait for the next round.
+        return self._poll(now, full=False) if self._place_at is None and now < self._opens_at else []
 
     def _begin_leading(self, now: int) -> Effects:
         """Fence every server. What is out cannot outlast a whole period from now, because the
@@ -148,7 +159,7 @@ class ControllerBook:
         self._complete = not self.state.servers
         out_ns = 0 if self._complete else self._period_ns
         self._ends_at = now + out_ns
-        self._opens_at = now + max(self._guarded(out_ns), self.interval_ns // 4)
+        self._opens_at = now + max(self._guarded(out_ns), self._gather_ns())
         effects = self._poll(now, full=True)
         # Once all that hold tokens have said how long they still do, the next period need not
         # wait any longer than that; sending them anything before would.
@@ -195,10 +206,10 @@ class ControllerBook:
         self._poll_at = now + self.interval_ns
         self._place_at = now + self.interval_ns // 4
         self._awaited = {view.name for view in self._alive()}
-        return [
-            Send(server, Poll(self.state.epoch, now, full or self._is_untold(server)))
-            for server in self.names
-        ]
+        return [self._ask(now, server, full or self._is_untold(server)) for server in self.names]
+
+    def _ask(self, now: int, server: str, full: bool) -> Send:
+        return Send(server, Poll(self.state.epoch, now, full, self.state.period))
 
     def _is_untold(self, server: str) -> bool:
         """Whether what the server last said in full never came here."""
@@ -215,11 +226,14 @@ class ControllerBook:
         ]
 
     def _open(self, now: int) -> Effects:
-        self._opens_at = now + self.interval_ns // 4
+        self._opens_at = now + self._gather_ns()
         lives = tuple(sorted((view.name, view.incarnation) for view in self._alive()))
         if not lives:
             return self._poll(now, full=True) if now >= self._poll_at else []
         return self._commit(State(self.state.epoch, self.name, self.state.period + 1, lives))
+
+    def _gather_ns(self) -> int:
+        return min(self.interval_ns // 4, GATHER_NS)
 
     def _begin_period(self, now: int) -> Effects:
         self._forget_period()
@@ -245,6 +259,8 @@ class ControllerBook:
                 return self._hear(now, message)
             case Ack(epoch=epoch) if epoch == self.state.epoch:
                 return self._acknowledged(now, message)
+            case Started(server=server) if server in self.names:
+                return [self._ask(now, server, full=True)]
         return []
 
     def _hear(self, now: int, report: Report) -> Effects:
@@ -257,8 +273,12 @@ class ControllerBook:
             if not known:
                 # What stands was lost on the way here: this answer does not say what it holds.
                 return []
+        if not known and report.lives and report.period != self.state.period:
+            # Asked in an earlier period, it looked up that one: this is no answer for the present one.
+            self._untold.add(report.server)
+            return []
         if view is None or not known:
-            if view is not None:
+            if view is not None and view.incarnation not in report.lives:
                 self._bury(view)
             view = ServerView(report.server, report.incarnation, now, report.asked_at, report, {})
             self.views[report.server] = view
@@ -283,17 +303,19 @@ class ControllerBook:
 
     def _first_answer(self, now: int, view: ServerView) -> None:
         """What a fenced server holds is known from its first answer on."""
-        life = (view.name, view.incarnation)
+        life, lives = (view.name, view.incarnation), view.report.lives
         if life in self._answered:
             return
-        self._answered.add(life)
-        if view.report.period != self.state.period or life not in self.state.servers or self._complete:
-            holds: dict[str, int] = {}
-        else:
+        former = {(view.name, incarnation) for incarnation in lives}
+        counted = not former.isdisjoint(self._answered)
+        self._answered |= {life, *former}
+        listed = life in self.state.servers and not self._complete
+        holds: dict[str, int] = {}
+        if view.report.period == self.state.period and (lives or listed):
             holds = {tenant: row.allowance for tenant, row in view.rows.items()}
         view.acknowledged = dict(holds)
         view.bounds = dict(holds)
-        for tenant, allowance in holds.items():
+        for tenant, allowance in holds.items() if not counted else ():
             self._movable[tenant] = self._movable.get(tenant, 0) + allowance
         if not self._complete and self._answered.issuperset(self.state.servers):
             self._complete = True

@@ -16,13 +16,21 @@ from bursar.errors import (
     StoreUnknownError,
     VersionError,
 )
+from bursar.rates.blocks import Blocks
 from bursar.rates.controller import Commit, ControllerBook
-from bursar.rates.messages import Grant, Poll, State, ToController, ToServer
+from bursar.rates.messages import Grant, Poll, Started, State, ToController, ToServer
 from bursar.rates.server import ServerBook
-from bursar.world import MILLISECOND_NS, Message, World
+from bursar.world import MILLISECOND_NS, SECOND_NS, Journal, Message, World
 
 RETRY_NS = 50 * MILLISECOND_NS
 """Between two tries at a store that did not answer."""
+
+ANNOUNCE_NS = 50 * MILLISECOND_NS
+ANNOUNCE_MAX_NS = SECOND_NS
+"""Between two announcements of a server that nobody asks, at first and in the end."""
+
+COMPACT_BYTES = 1024 * 1024
+"""A journal is made short again after so many bytes."""
 
 NO_STATE = State(0, "", 0, ())
 
@@ -42,8 +50,8 @@ def _nothing() -> None: ...
 
 
 class ServerCourier:
-    """Answers controllers in the name of one server. `asked` is called before it reports what it has
-    seen, `changed` after its tokens did."""
+    """Answers controllers in the name of one server, and keeps its journal, if it has one. `asked` is
+    called before it reports what it has seen, `changed` after its tokens did."""
 
     def __init__(
         self,
@@ -52,18 +60,63 @@ class ServerCourier:
         book: ServerBook,
         changed: Callable[[], None],
         asked: Callable[[], None] = _nothing,
+        *,
+        compact_bytes: int = COMPACT_BYTES,
     ) -> None:
         self._world = world
         self._resource = resource
         self._book = book
         self._changed = changed
         self._asked = asked
+        self._compact_bytes = compact_bytes
+        self._is_known = False
+        self._sync_wanted = asyncio.Event()
 
     def start(self) -> None:
         topic = server_topic(self._resource, self._book.name)
+        if self._book.blocks is not None:
+            self._start_journal(self._book.blocks, topic)
         self._world.network.serve(topic, ToServer, self._receive)
+        self._world.spawn(self._announce(), f"{topic}.announce")
+
+    def _start_journal(self, blocks: Blocks, topic: str) -> None:
+        journal = self._world.journal(topic)
+        blocks.wake = self._sync_wanted.set
+        blocks.replay(journal.replay())
+        self._world.spawn(self._sync_blocks(blocks, journal), f"{topic}.sync")
+
+    async def _sync_blocks(self, blocks: Blocks, journal: Journal) -> None:
+        """Write what the book states, many lines at a time, and tell it when they are durable."""
+        lines, size = 0, 0
+        while True:
+            await self._sync_wanted.wait()
+            self._sync_wanted.clear()
+            written, blocks.unwritten = blocks.unwritten, []
+            lines += len(written)
+            size += sum(map(len, written))
+            if size > self._compact_bytes:
+                size = 0
+                await journal.rewrite(blocks.compact())
+            else:
+                for line in written:
+                    journal.append(line)
+                await journal.sync()
+            self._book.synced(lines)
+            self._changed()
+
+    async def _announce(self) -> None:
+        """Until a leader asks. Whoever leads would ask with its next round, which in a long period is
+        far away."""
+        pause_ns = ANNOUNCE_NS
+        while not self._is_known:
+            for controller in (self._world.name, *self._world.network.peers()):
+                message = Started(self._book.name)
+                self._world.network.send(controller, controller_topic(self._resource), message)
+            await self._world.clock.sleep(pause_ns)
+            pause_ns = min(2 * pause_ns, ANNOUNCE_MAX_NS)
 
     async def _receive(self, sender: str, message: Message) -> None:
+        self._is_known = True
         if isinstance(message, Poll):
             self._asked()
         for effect in self._book.receive(self._world.clock.now(), sender, message):

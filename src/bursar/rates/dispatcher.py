@@ -16,7 +16,7 @@ from bursar.policy.values import REFUSE, WithoutBursar
 from bursar.rates.capacity import Capacity
 from bursar.rates.charges import Charge
 from bursar.rates.promises import Promises
-from bursar.rates.refusals import explain_refusal
+from bursar.rates.refusals import DISK_NS, explain_refusal
 from bursar.rates.server import ServerBook
 from bursar.rates.service import Services
 from bursar.resource import PLACE_NS, Ahead, Granted, Issue, Seen, Ticket
@@ -90,6 +90,8 @@ class Dispatcher:
             return False
         more = self._find_ahead(now, ticket, index) if ticket.ahead else 0
         got = self.book.scheduler.take(index, ticket.amount, now, more=more)
+        if got is None and self.book.reach(index, ticket.amount):
+            got = self.book.scheduler.take(index, ticket.amount, now, more=more)
         if got is None:
             return False
         self.book.observed.arrived[index] += ticket.amount
@@ -131,13 +133,18 @@ class Dispatcher:
         """Why it does not go now."""
         return explain_refusal(self, self._now(), ticket, self._find(ticket.tenant))
 
-    def patience_ns(self) -> int:
-        """How long the pause between two periods, or before the first, may still last."""
+    def patience_ns(self, ticket: Ticket) -> int:
+        """How long the pause between two periods, or before the first, may still last; or that for
+        the disk."""
         now = self._now()
         if self.book.may_dispatch(now):
-            return 0
-        ends_at = self.book.expires_at + TURNOVER_NS if self.book.period else self._started_at + START_NS
+            return DISK_NS if self.waits_for_disk(ticket) else 0
+        ends_at = self.book.expires_at + TURNOVER_NS if self.book.granted else self._started_at + START_NS
         return max(0, min(ends_at - now, PATIENCE_MAX_NS))
+
+    def waits_for_disk(self, ticket: Ticket) -> bool:
+        """Whether what the tenant has for it is still being written to the journal."""
+        return self.book.waits_for_disk(self._find(ticket.tenant), ticket.amount)
 
     def _find(self, tenant: str) -> int:
         index = self.book.index(tenant)
@@ -282,7 +289,7 @@ class Dispatcher:
     def set_terms(self, tenant: str, weight: int, burst_ns: int) -> None:
         """Of a tenant, which may be new: it has nothing yet."""
         if self.book.index(tenant) is None:
-            self.book.add_tenant(tenant, weight)
+            self.book.add_tenant(self._now(), tenant, weight)
             self._queues.append(OrderedDict())
             for counts in (self.charged, self.charged_alone, self.returned):
                 counts.append(0)
@@ -302,8 +309,11 @@ class Dispatcher:
         if not self._may_dispatch(now):
             return
         scheduler = self.book.scheduler
+        self.book.reach_all()
         while self._waiting and self.has_room(now):
             index = scheduler.choose(now)
+            if index < 0 and self.book.reach_all():
+                continue
             if index < 0:
                 self._wait_for_tokens()
                 return
@@ -330,7 +340,7 @@ class Dispatcher:
 
     def _alone_at(self) -> int:
         """When the server goes on by itself: a whole period without tokens, then at once."""
-        if self.without_bursar.mode == "refuse" or self.book.period == 0:
+        if self.without_bursar.mode == "refuse" or not self.book.granted:
             return 2**63
         return self.book.expires_at + (0 if self.book.alone else self.period_ns)
 

@@ -1,6 +1,7 @@
 """What controllers and servers of a rate resource say to one another.
 
 controller                      server
+   |<---------- Started -----------|     once, when it comes up: ask me
    |------------ Poll ------------>|     each interval, and to fence after a take-over
    |<---------- Report ------------|     demand, capacity, what was dispatched
    |------------ Grant ----------->|     absolute allowances; answers one report
@@ -20,11 +21,13 @@ UNBOUNDED = 2**62
 class Poll(Message, frozen=True):
     """Report to me. A higher epoch than the server has seen also fences it: from then on it takes
     nothing from a lower one. `full` asks for every row, not only for news. `asked_at`, by the
-    controller's clock, comes back in the report: a late answer is not taken for a fresh one."""
+    controller's clock, comes back in the report: a late answer is not taken for a fresh one.
+    `period` is the present one: a server that has come back looks up what it held of that."""
 
     epoch: int
     asked_at: int
     full: bool
+    period: int
 
 
 class Row(msgspec.Struct, frozen=True, array_like=True):
@@ -46,7 +49,8 @@ class Row(msgspec.Struct, frozen=True, array_like=True):
 class Report(Message, frozen=True):
     """A server as it is at `sent_at`, by its own clock, asked at `asked_at`, by the controller's.
     `rows` is None when nothing moved beyond the threshold since the last full report to this
-    controller, sent at `stands_at`: it still stands, for those who got it."""
+    controller, sent at `stands_at`: it still stands, for those who got it. `lives` are earlier ones
+    of this server that are over, and whose part of `period` is in the rows, as dispatched."""
 
     server: str
     incarnation: int
@@ -61,6 +65,7 @@ class Report(Message, frozen=True):
     served: int
     busy_ns: int
     rows: tuple[Row, ...] | None
+    lives: tuple[int, ...] = ()
 
 
 class Allowance(msgspec.Struct, frozen=True, array_like=True):
@@ -98,8 +103,14 @@ class Ack(Message, frozen=True):
     raised: tuple[tuple[str, int], ...]
 
 
+class Started(Message, frozen=True):
+    """A server has come up and has no tokens: whoever leads asks it now, not with the next round."""
+
+    server: str
+
+
 ToServer = Poll | Grant
-ToController = Report | Ack
+ToController = Report | Ack | Started
 
 
 class State(msgspec.Struct, frozen=True):

@@ -15,6 +15,9 @@ OPENING_NS = 50 * MILLISECOND_NS
 """Whoever is to come back in the next period is told to come so long after it should have begun, or a
 twentieth of a period: an ordinary pause between two is over by then."""
 
+DISK_NS = 50 * MILLISECOND_NS
+"""How long it may take until tokens are written to the journal."""
+
 TURN_NS = MILLISECOND_NS
 """How long to wait for those who came first. Nobody knows; if nobody else asks, they are gone by then."""
 
@@ -52,6 +55,8 @@ def _find_obstacle(server: Dispatcher, now: int, ticket: Ticket, index: int) -> 
         return server.capacity.rests_until, f"{left}, but {name} is at its capacity"
     if server.services.is_full:
         return None, f"{left}, but {name} is busy with {server.services.count} requests already"
+    if server.waits_for_disk(ticket):
+        return now + DISK_NS, f"{left}, but {name} has still to write them to its journal"
     return now + TURN_NS, f"{left}, but others came first"
 
 

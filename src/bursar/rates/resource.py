@@ -6,10 +6,11 @@ from collections.abc import Callable
 
 from bursar.errors import Refused, Unknown, UsageError
 from bursar.policy.values import RatePolicy, RateTenant
+from bursar.rates.blocks import JOURNALLED_ABOVE_NS, Blocks
 from bursar.rates.charges import Charge
 from bursar.rates.choices import decide_among, withdraw
 from bursar.rates.controller import ControllerBook
-from bursar.rates.courier import ControllerCourier, ServerCourier
+from bursar.rates.courier import COMPACT_BYTES, ControllerCourier, ServerCourier
 from bursar.rates.dispatcher import Dispatcher
 from bursar.rates.placement import Placement
 from bursar.rates.promises import Promises, count_whole, find_burst
@@ -48,10 +49,19 @@ def servers_of(policy: RatePolicy) -> dict[str, tuple[str, ...] | None]:
     return {name: tenant.servers for name, tenant in policy.tenants.items()}
 
 
+def make_blocks(world: World, policy: RatePolicy) -> Blocks | None:
+    """What this life of a server journals, if periods are so long."""
+    if policy.period_ns <= JOURNALLED_ABOVE_NS:
+        return None
+    return Blocks(
+        world.incarnation, list(policy.tenants), period_ns=policy.period_ns, origin=world.clock.origin()
+    )
+
+
 class RateDecider(Decider):
     """Acquiring is waiting for one's turn at one of this node's servers.
 
-    `server_book` and `controller_book` make the two books, `dispatched` is told of all that is
+    `server_book`, `controller_book` and `blocks` make the books, `dispatched` is told of all that is
     charged: for whoever has to see, or to break, what is promised."""
 
     kind = "rate"
@@ -65,12 +75,16 @@ class RateDecider(Decider):
         *,
         server_book: type[ServerBook] = ServerBook,
         controller_book: type[ControllerBook] = ControllerBook,
+        blocks: Callable[[World, RatePolicy], Blocks | None] = make_blocks,
+        compact_bytes: int = COMPACT_BYTES,
         dispatched: Callable[[str, int, int], None] | None = None,
     ) -> None:
         self.name = name
         self.world = world
         self._policy = policy
         self._server_book = server_book
+        self._make_blocks = blocks
+        self._compact_bytes = compact_bytes
         self._dispatched = dispatched
         self.ahead = Ahead()
         self._place = self._make_placement()
@@ -93,7 +107,8 @@ class RateDecider(Decider):
         policy = self._policy
         weights = [tenant.weight for tenant in policy.tenants.values()]
         scheduler = Scheduler(weights, period_ns=policy.period_ns if policy.pacing else None)
-        book = self._server_book(server, self.world.incarnation, list(policy.tenants), scheduler)
+        blocks = self._make_blocks(self.world, policy)
+        book = self._server_book(server, self.world.incarnation, list(policy.tenants), scheduler, blocks)
         capacity = policy.servers[server].capacity
         return Dispatcher(
             self.world,
@@ -129,8 +144,14 @@ class RateDecider(Decider):
     async def start(self) -> None:
         for server in self.servers.values():
             server.start()
-            courier = ServerCourier(self.world, self.name, server.book, server.pump, self._look_up)
-            courier.start()
+            ServerCourier(
+                self.world,
+                self.name,
+                server.book,
+                server.pump,
+                self._look_up,
+                compact_bytes=self._compact_bytes,
+            ).start()
         self._controller.start()
 
     def _look_up(self) -> None:
@@ -212,7 +233,7 @@ class RateDecider(Decider):
 
     def patience_ns(self, ticket: Ticket) -> int:
         server: Dispatcher = ticket.place[0]
-        return server.patience_ns()
+        return server.patience_ns(ticket)
 
     def withdraw(self, ticket: Ticket) -> Refused | Unknown:
         return withdraw(ticket)
@@ -279,7 +300,7 @@ class ServerDecider(Decider):
             ticket.give(Refused(f"{ticket.tenant} may not use {self._server.book.name} of {self.name}"))
 
     def patience_ns(self, ticket: Ticket) -> int:
-        return self._server.patience_ns()
+        return self._server.patience_ns(ticket)
 
     def withdraw(self, ticket: Ticket) -> Refused | Unknown:
         return withdraw(ticket)

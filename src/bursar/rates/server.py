@@ -7,6 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from bursar.book import Effects, Send
+from bursar.rates.blocks import Blocks
 from bursar.rates.messages import Ack, Grant, Poll, Report, Row
 from bursar.rates.observation import Observation, is_news
 from bursar.rates.scheduler import Scheduler, Whole
@@ -32,16 +33,31 @@ class ServerBook:
     - once the server went on by itself (`without_bursar`) it takes no more tokens of that period,
       because it no longer knows what it has dispatched of them;
     - tokens come back only to the opening that they were charged to (`openings` counts them): a
-      period's own tokens, never another's.
+      period's own tokens, never another's;
+    - with `blocks`, nothing is dispatched that no durable line states; what comes back may go again,
+      because the lines go on stating it. Until its first grant this life then holds what earlier ones
+      charged of the period that it was last asked for, all of it spent, and says so (`lives`); it
+      never turns to an earlier period than that.
 
     The tokens themselves are in the scheduler, which charges what it chooses.
     """
 
-    def __init__(self, name: str, incarnation: int, tenants: Sequence[str], scheduler: Scheduler) -> None:
+    def __init__(
+        self,
+        name: str,
+        incarnation: int,
+        tenants: Sequence[str],
+        scheduler: Scheduler,
+        blocks: Blocks | None = None,
+    ) -> None:
         self.name = name
         self.incarnation = incarnation
         self.tenants = tuple(tenants)
         self.scheduler = scheduler
+        self.blocks = blocks
+        self.granted = False
+        self._lives: tuple[int, ...] = ()
+        self._held_until = 0
         self.observed = Observation(len(self.tenants))
         self.epoch = 0
         self.sequence = 0
@@ -76,7 +92,27 @@ class ServerBook:
         # A deposed leader is answered too: the epoch in the report tells it so.
         if poll.epoch > self.epoch:
             self.epoch, self.sequence = poll.epoch, 0
+        if self.blocks is not None and not self.granted and poll.period > self.period:
+            self._resume(now, poll.period, self.blocks)
         return [Send(sender, self._report(now, sender, poll))]
+
+    def _resume(self, now: int, period: int, blocks: Blocks) -> None:
+        """Take up what earlier lives held of this period, all of it spent, if that is known."""
+        spent = blocks.resume(period)
+        if spent is None:
+            return
+        self.period, self._lives, self._reported = period, blocks.past.lives, None
+        self._open(now)
+        for index, tokens in enumerate(spent):
+            self._count_spent(now, index, tokens)
+        began_at, ends_at = blocks.span
+        # A clock that began anew does not tell how long ago they were granted: a whole period at most.
+        self.began_at, self._held_until = (began_at, ends_at) if ends_at else (now, now + blocks.period_ns)
+
+    def _count_spent(self, now: int, index: int, tokens: int) -> None:
+        if tokens:
+            self.scheduler.spend(index, tokens)
+            self.scheduler.grant(index, tokens, now=now)
 
     def _report(self, now: int, sender: str, poll: Poll) -> Report:
         to = (sender, poll.epoch)
@@ -96,11 +132,12 @@ class ServerBook:
             epoch=self.epoch,
             sequence=self.sequence,
             period=self.period,
-            time_left_ns=max(0, self.expires_at - now),
+            time_left_ns=max(0, (self.expires_at or self._held_until) - now),
             seen_ns=now - observed.since,
             served=observed.served,
             busy_ns=observed.busy_ns,
             rows=rows,
+            lives=self._lives if poll.period <= self.period else (),
         )
         observed.reset(now, self.scheduler.pending)
         return report
@@ -134,17 +171,23 @@ class ServerBook:
 
     def _apply(self, now: int, grant: Grant) -> None:
         self.epoch, self.sequence = grant.epoch, grant.sequence
+        self.granted = True
         self.expires_at = grant.sent_at + grant.time_left_ns
         if grant.period > self.period:
             self.period = grant.period
-            self._left = None
+            self._left, self._lives = None, ()
             self._open(now)
+            if self.blocks is not None:
+                self.blocks.open_period(self.period, self.began_at, self.expires_at)
         allowance, priority, pace = columns = np.zeros((3, len(self.tenants)), np.int64)
         for row in grant.rows:
             index = self._index.get(row.tenant)
             if index is not None:
                 columns[:, index] = row.allowance, row.priority, row.pace
         kept = np.maximum(allowance, self.scheduler.dispatched)
+        if self.blocks is not None:
+            dispatched = _whole(self.scheduler.dispatched)
+            self.scheduler.cap_many(self.blocks.grant(_whole(kept), dispatched, self.expires_at))
         self.scheduler.grant_many(np.arange(kept.size), kept, priority, pace, now)
 
     def _open(self, now: int) -> None:
@@ -161,6 +204,39 @@ class ServerBook:
             if allowance != granted.get(tenant, 0)
         )
         return Ack(self.name, self.incarnation, grant.epoch, grant.sequence, self.period, raised)
+
+    def reach(self, index: int, cost: int) -> bool:
+        """A request did not go. Whether its tenant's ceiling could be raised, so that it may now."""
+        if self.blocks is None or self.alone:
+            return False
+        tokens = self.scheduler
+        allowance, dispatched = tokens.read_allowance(index), tokens.read_dispatched(index)
+        ceiling = self.blocks.reach(index, allowance, dispatched, cost)
+        if ceiling is None:
+            return False
+        tokens.cap(index, ceiling)
+        return True
+
+    def reach_all(self) -> bool:
+        """The same for every tenant that waits for nothing else; whether any may go now."""
+        if self.blocks is None:
+            return False
+        costs = {index: self.scheduler.front_cost(index) for index in self.scheduler.find_short()}
+        raised = [index for index, cost in costs.items() if self.reach(index, cost)]
+        return bool(raised)
+
+    def waits_for_disk(self, index: int, cost: int) -> bool:
+        """Whether only what is being written keeps a request of the tenant from going."""
+        if self.blocks is None or self.alone:
+            return False
+        tokens = self.scheduler
+        allowance, dispatched = tokens.read_allowance(index), tokens.read_dispatched(index)
+        return self.blocks.is_short(index, allowance, dispatched, cost)
+
+    def synced(self, lines: int) -> None:
+        """The first so many lines of the blocks' are durable."""
+        assert self.blocks is not None, "a book without blocks writes nothing"
+        self.blocks.synced(lines)
 
     def go_on_alone(self, now: int, period_ns: int, safe: int | None, limits: Sequence[int]) -> None:
         """Serve a period without a controller: what each tenant was charged here in the last period
@@ -187,10 +263,12 @@ class ServerBook:
         """The period that whatever goes now is charged to; 0 for none."""
         return 0 if self.alone else self.period
 
-    def add_tenant(self, tenant: str, weight: int) -> None:
+    def add_tenant(self, now: int, tenant: str, weight: int) -> None:
         """A tenant that the policy did not list before; it has nothing yet."""
         index = self.scheduler.add(weight)
         assert index == len(self.tenants), "the scheduler's tenants are the book's"
         self.tenants = (*self.tenants, tenant)
         self._index[tenant] = index
+        if self.blocks is not None:
+            self._count_spent(now, index, self.blocks.add_tenant(tenant))
         self.observed.add_tenant()

@@ -9,7 +9,8 @@ from urllib.parse import quote
 
 from bursar.errors import BursarError, UsageError
 from bursar.policy import Policy
-from bursar.policy.values import QuotaPolicy, ResourcePolicy
+from bursar.policy.values import QuotaPolicy, RatePolicy, ResourcePolicy
+from bursar.rates.blocks import JOURNALLED_ABOVE_NS
 from bursar.resource.door import Resource
 from bursar.runtime import kinds, logs
 from bursar.runtime.world import LiveWorld, open_world
@@ -58,9 +59,10 @@ class Host:
         return self.world.clock
 
     async def add(self, policy: ResourcePolicy) -> None:
-        if isinstance(policy, QuotaPolicy) and choose_store(self.policy) == MEMORY:
+        if _is_remembered(policy) and choose_store(self.policy) == MEMORY:
             raise UsageError(
-                f"{policy.name} is the first quota here, and the store forgets: restart to add it"
+                f"{policy.name} is the first {policy.kind} here that outlasts a restart, and the store "
+                "forgets: restart to add it"
             )
         resource = kinds.open_resource(self.world, policy)
         await resource.start()
@@ -115,13 +117,17 @@ class Host:
 
 
 def choose_store(policy: Policy) -> str:
-    """Where the policy names no store, one in the state directory if it has a quota: what was spent
-    is remembered there, and the account that it was spent from must not be forgotten before it."""
-    if policy.store != MEMORY or not any(
-        isinstance(found, QuotaPolicy) for found in policy.resources.values()
-    ):
+    """Where the policy names no store, one in the state directory if what was spent is remembered
+    there: the account, or the period, that it was spent from must not be forgotten before it."""
+    if policy.store != MEMORY or not any(map(_is_remembered, policy.resources.values())):
         return policy.store
     return f"sqlite://{quote(str(Path(policy.daemon.state).resolve()))}/store.db"
+
+
+def _is_remembered(policy: ResourcePolicy) -> bool:
+    """Whether its kind journals what is spent."""
+    is_long = isinstance(policy, RatePolicy) and policy.period_ns > JOURNALLED_ABOVE_NS
+    return is_long or isinstance(policy, QuotaPolicy)
 
 
 def read_token(path: str) -> str:

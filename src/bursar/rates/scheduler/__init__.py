@@ -34,7 +34,7 @@ the reservation's.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 import numpy as np
 import numpy.typing as npt
@@ -175,6 +175,34 @@ class Scheduler:
         self._see(now)
         kernels.grant_many(self._table, self._heads, self._state, tenants, allowance, priority, pace)
 
+    def cap_many(self, ceilings: Sequence[int]) -> None:
+        """The most that each tenant may have dispatched for now, whatever its allowance: what was
+        charged durably, where that is asked for. A period begins without ceilings."""
+        if len(ceilings) != self._count:
+            raise UsageError(f"cap_many takes {self._count} ceilings, one for each tenant")
+        kernels.cap_many(self._table, self._heads, self._state, np.array(ceilings, np.int64))
+
+    def cap(self, tenant: int, ceiling: int) -> None:
+        """The same for one tenant."""
+        kernels.cap(self._table, self._heads, self._state, self._check(tenant), ceiling)
+
+    def find_short(self) -> list[int]:
+        """The tenants that wait and would go but for their ceiling."""
+        found: list[int] = []
+        tenant = int(self._heads[kernels.SHORT])
+        while tenant != kernels.NOBODY and tenant not in found[:1]:
+            found.append(tenant)
+            tenant = int(self._table[tenant, kernels.NEXT])
+        return found
+
+    def front_cost(self, tenant: int) -> int:
+        """What the request at the front of the tenant's queue costs, or did when there was one."""
+        return int(self._table[self._check(tenant), kernels.COST])
+
+    def spend(self, tenant: int, tokens: int) -> None:
+        """Count tokens as dispatched in this period that were, or may have been, elsewhere."""
+        self._table[self._check(tenant), kernels.DISPATCHED] += tokens
+
     def open_period(self, now: int | None = None) -> None:
         """Begin a period: nothing dispatched, nothing allowed. What waits goes on waiting."""
         self._see(now)
@@ -271,6 +299,7 @@ class Scheduler:
     def _prepare_rows(self, start: int) -> None:
         self._table[start:, kernels.COST] = 1
         self._table[start:, kernels.RING] = kernels.NOBODY
+        self._table[start:, kernels.CEILING] = kernels.UNBOUNDED
 
     def _check(self, tenant: int) -> int:
         if not 0 <= tenant < self._count:
@@ -295,6 +324,8 @@ def compile_kernels() -> None:
     scheduler.find_release()
     scheduler.find_due(0)
     scheduler.count_ready(0, 0)
+    scheduler.cap(0, 1)
+    scheduler.cap_many([1])
 
 
 def _check_cost(cost: int) -> None:

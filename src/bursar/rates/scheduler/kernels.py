@@ -5,9 +5,9 @@ A scheduler is three arrays of whole numbers:
 - `table`, one row a tenant (FIELDS columns, side by side so that a choice touches one or two
   cache lines);
 - `heads`, the first tenant of each ring, or NOBODY. Ring FIRST holds the tenants that wait and
-  have priority tokens, ring REST those that wait under their allowance, the further rings are
-  the slots of a timing wheel (it turns round and round) where paced tenants stay until they may
-  go on;
+  have priority tokens, ring REST those that wait under their allowance, ring SHORT those whom only
+  their ceiling keeps from going; the further rings are the slots of a timing wheel (it turns round
+  and round) where paced tenants stay until they may go on;
 - `state`, a handful of numbers of the scheduler as a whole.
 
 A tenant is in at most one ring. Whatever changes a tenant (an arrival, a grant, a dispatch) ends
@@ -26,13 +26,13 @@ from numba import njit
 Whole = npt.NDArray[np.int64]
 
 WAITING, COST, DISPATCHED, ALLOWANCE, PRIORITY, WEIGHT = range(6)
-CREDIT, RING, NEXT, PREVIOUS, PACE, CLEAR, BURST = range(6, 13)
-FIELDS = 13
+CREDIT, RING, NEXT, PREVIOUS, PACE, CLEAR, BURST, CEILING = range(6, 14)
+FIELDS = 14
 """WAITING requests in the queue, the one at its front costs COST tokens; DISPATCHED tokens of
 ALLOWANCE, the first PRIORITY of which go before others; CREDIT what is left of the turn; RING,
 NEXT, PREVIOUS the place; PACE tokens a period, 0 for any number; CLEAR the moment at which what was
 dispatched would have been dispatched at that pace; BURST how far CLEAR may be ahead of now, both in
-nanoseconds."""
+nanoseconds; CEILING the most that may be dispatched for now, whatever the ALLOWANCE."""
 
 QUANTUM, NOW, PERIOD, SLOT, CURSOR, VISITS, HELD = range(7)
 STATES = 7
@@ -47,8 +47,8 @@ UNBOUNDED = 2**62
 """The allowance of a tenant without a limit."""
 
 NOBODY = -1
-FIRST, REST = 0, 1
-_WHEEL = 2
+FIRST, REST, SHORT = 0, 1, 2
+_WHEEL = 3
 SLOTS = 1024
 RINGS = _WHEEL + SLOTS
 
@@ -121,8 +121,11 @@ def _unlink(table: Whole, heads: Whole, tenant: int) -> None:
 def _ring_of(table: Whole, state: Whole, tenant: int) -> Any:
     """Where the tenant belongs now; NOBODY for no ring."""
     dispatched = table[tenant, DISPATCHED]
-    if table[tenant, WAITING] == 0 or dispatched + table[tenant, COST] > table[tenant, ALLOWANCE]:
+    needed = dispatched + table[tenant, COST]
+    if table[tenant, WAITING] == 0 or needed > table[tenant, ALLOWANCE]:
         return NOBODY
+    if needed > table[tenant, CEILING]:
+        return SHORT
     if _is_paced(table, state, tenant):
         due = _due(table, state, tenant, table[tenant, COST])
         if due > state[NOW]:
@@ -181,6 +184,20 @@ def grant(
 
 
 @njit(cache=True, nogil=True)
+def cap(table: Whole, heads: Whole, state: Whole, tenant: int, ceiling: int) -> None:
+    """Replace the most that the tenant may have dispatched for now."""
+    table[tenant, CEILING] = ceiling
+    _settle(table, heads, state, tenant)
+
+
+@njit(cache=True, nogil=True)
+def cap_many(table: Whole, heads: Whole, state: Whole, ceilings: Whole) -> None:
+    """`cap` for everybody."""
+    for tenant in range(ceilings.size):
+        cap(table, heads, state, tenant, ceilings[tenant])
+
+
+@njit(cache=True, nogil=True)
 def grant_many(
     table: Whole, heads: Whole, state: Whole, tenants: Whole, allowance: Whole, priority: Whole, pace: Whole
 ) -> None:
@@ -216,6 +233,7 @@ def open_period(table: Whole, heads: Whole, state: Whole) -> None:
         for field in (DISPATCHED, ALLOWANCE, PRIORITY, CREDIT):
             table[tenant, field] = 0
         table[tenant, RING] = NOBODY
+        table[tenant, CEILING] = UNBOUNDED
         table[tenant, CLEAR] = max(table[tenant, CLEAR], state[NOW])
         quantum = max(quantum, table[tenant, COST])
     state[QUANTUM] = quantum
@@ -308,8 +326,9 @@ def _is_idle(table: Whole, heads: Whole, state: Whole) -> Any:
 
 @njit(cache=True, nogil=True)
 def _take_more(table: Whole, state: Whole, tenant: int, more: int) -> Any:
-    """Charge up to `more` tokens: as many as allowance and pace have at this moment."""
-    tokens = min(more, count_ready(table, state, tenant))
+    """Charge up to `more` tokens: as many as allowance, ceiling and pace have at this moment."""
+    under = table[tenant, CEILING] - table[tenant, DISPATCHED]
+    tokens = min(more, under, count_ready(table, state, tenant))
     if tokens <= 0:
         return 0
     table[tenant, DISPATCHED] += tokens

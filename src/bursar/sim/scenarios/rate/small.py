@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any
 
 from bursar.book import Book, Effects, Send
 from bursar.rates.controller import Commit, ControllerBook
-from bursar.rates.messages import State
+from bursar.rates.messages import UNBOUNDED, State
 from bursar.rates.scheduler import Whole
 from bursar.rates.server import ServerBook
 from bursar.rates.views import Picture, Targets, Terms
@@ -120,10 +120,30 @@ class Tokens:
         self.priority = [0] * tenants
         self.dispatched = [0] * tenants
         self.pending = [1] * tenants
+        self.ceiling = [UNBOUNDED] * tenants
 
     def open_period(self, now: int) -> None:
         for counts in (self.allowance, self.priority, self.dispatched):
             counts[:] = [0] * len(counts)
+        self.ceiling = [UNBOUNDED] * len(self.ceiling)
+
+    def cap(self, tenant: int, ceiling: int) -> None:
+        self.ceiling[tenant] = ceiling
+
+    def cap_many(self, ceilings: Sequence[int]) -> None:
+        self.ceiling = list(ceilings)
+
+    def spend(self, tenant: int, tokens: int) -> None:
+        self.dispatched[tenant] += tokens
+
+    def read_allowance(self, tenant: int) -> int:
+        return self.allowance[tenant]
+
+    def read_dispatched(self, tenant: int) -> int:
+        return self.dispatched[tenant]
+
+    def grant(self, tenant: int, allowance: int, now: int) -> None:
+        self.allowance[tenant], self.priority[tenant] = allowance, 0
 
     def grant_many(self, tenants: Whole, allowance: Whole, priority: Whole, pace: Whole, now: int) -> None:
         self.allowance, self.priority = allowance.tolist(), priority.tolist()

@@ -11,8 +11,10 @@ import msgspec
 
 from bursar.errors import Refused, Unknown
 from bursar.policy.values import KEEP, REFUSE, RatePolicy, RateTenant, Server
+from bursar.rates.blocks import Blocks
 from bursar.rates.controller import ControllerBook
-from bursar.rates.resource import RateDecider
+from bursar.rates.courier import COMPACT_BYTES
+from bursar.rates.resource import RateDecider, make_blocks
 from bursar.rates.server import ServerBook
 from bursar.resource.door import Resource
 from bursar.resource.grants import Grant
@@ -40,12 +42,14 @@ EVEN_MAX, CAPPED_MAX = 40, 24
 MET = 0.9
 
 
-def make_tenant(reservation: int, limit: int | None) -> RateTenant:
-    return RateTenant(reservation=_rate(reservation), limit=None if limit is None else _rate(limit))
+def make_tenant(reservation: int, limit: int | None, period_ns: int = PERIOD_NS) -> RateTenant:
+    return RateTenant(
+        reservation=_rate(reservation, period_ns), limit=None if limit is None else _rate(limit, period_ns)
+    )
 
 
-def _rate(tokens: int) -> Rate:
-    return Rate.of(Fraction(tokens * SECOND_NS, PERIOD_NS))
+def _rate(tokens: int, period_ns: int) -> Rate:
+    return Rate.of(Fraction(tokens * SECOND_NS, period_ns))
 
 
 class RateScenario(Scenario):
@@ -56,6 +60,9 @@ class RateScenario(Scenario):
     settle_ns = 6 * SECOND_NS
     session_timeout_ns = SECOND_NS
     drift_ppm = DRIFT_PPM
+    period_ns = PERIOD_NS
+    interval_ns = INTERVAL_NS
+    compact_bytes = COMPACT_BYTES
     server_book: type[ServerBook] = ServerBook
     controller_book: type[ControllerBook] = ControllerBook
     decider: type[RateDecider] = RateDecider
@@ -81,9 +88,9 @@ class RateScenario(Scenario):
         return RatePolicy(
             name="cache",
             servers=dict.fromkeys(SERVERS, Server(capacity=capacity)),
-            tenants={tenant: make_tenant(*tokens) for tenant, tokens in TOKENS.items()},
-            period_ns=PERIOD_NS,
-            interval_ns=INTERVAL_NS,
+            tenants={tenant: make_tenant(*tokens, self.period_ns) for tenant, tokens in TOKENS.items()},
+            period_ns=self.period_ns,
+            interval_ns=self.interval_ns,
             drift_ppm=DRIFT_PPM,
             pacing=draw.random() < 0.7,
             without_bursar=draw.choice((KEEP, REFUSE)),
@@ -96,6 +103,8 @@ class RateScenario(Scenario):
             self.policy,
             server_book=self.server_book,
             controller_book=self.controller_book,
+            blocks=self.make_blocks,
+            compact_bytes=self.compact_bytes,
             dispatched=self._count,
         )
         door = Resource(world, decider, self.policy)
@@ -105,6 +114,10 @@ class RateScenario(Scenario):
         for tenant in TOKENS if world.name in SERVERS else ():
             for number in range(CALLERS):
                 world.spawn(self._call(world, door, tenant), f"{tenant}.{number}")
+
+    def make_blocks(self, world: World, policy: RatePolicy) -> Blocks | None:
+        """What this life of a server journals."""
+        return make_blocks(world, policy)
 
     def _opened(self, world: World, door: Resource) -> None:
         """A node has its part of the resource."""
@@ -133,7 +146,7 @@ class RateScenario(Scenario):
             self.told[grant.tenant, period] = self.told.get((grant.tenant, period), 0) + used
             if used and period < self.opened:
                 self._late = f"{grant.tenant} was told of period {period} after {self.opened} had begun"
-        work_max_ns = PERIOD_NS if world.random.random() < 0.1 else PAUSE_MAX_NS // 10
+        work_max_ns = self.period_ns if world.random.random() < 0.1 else PAUSE_MAX_NS // 10
         await world.clock.sleep(world.random.randrange(0, work_max_ns))
         if world.random.random() < 0.9:
             await grant.release()
@@ -185,7 +198,7 @@ class RateScenario(Scenario):
 
     def most_alone(self) -> list[int]:
         """By tenant; one without a limit had no more than the server can do in a period."""
-        can = max(CAPACITIES) * (PERIOD_NS + SECOND_NS // 10) // SECOND_NS
+        can = max(CAPACITIES) * (self.period_ns + SECOND_NS // 10) // SECOND_NS
         return [can if limit is None else limit for _, limit in TOKENS.values()]
 
     def limit(self, tenant: str, period: int) -> int | None:

@@ -1,0 +1,200 @@
+"""kill -9 under load: the next life decides again within two seconds, and what was told stays charged."""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+import subprocess
+import sys
+import time
+import urllib.request
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import bursar as api
+from bursar.errors import Refused, Unknown
+
+from .processes import Process
+
+PER_SECOND = 200
+QUOTA = 1_000_000
+PROMISED_S = 2.0
+PATIENCE_S = PROMISED_S + 2.0
+"""What is promised, and what a machine with other work to do is forgiven; both after the imports."""
+
+LOAD_S = 1.5
+CLIENTS = 4
+PAUSE_S = 0.005
+"""Between two requests of a client: together they must not use up a minute's tokens at once."""
+
+POLICY = """[daemon]
+listen = "{listen}"
+metrics = "{metrics}"
+state = "{folder}/state"
+[resource.calls]
+kind = "rate"
+period = "{period}"
+pacing = false
+servers = {{ here = "100k/s" }}
+without_bursar = "refuse"
+[resource.calls.tenant]
+acme = {{ limit = "{limit}/s" }}
+[resource.llm]
+kind = "quota"
+without_bursar = "refuse"
+[resource.llm.tenant]
+acme = {{ limit = {quota} }}
+"""
+PERIODS_S = {"1s": 1, "4s": 4, "1min": 60}
+LOST = {"calls": 2 * PER_SECOND, "llm": 100}
+"""The most that a crash may cost: what was charged ahead, and what was granted and never told."""
+
+IMPORTS = "import bursar.cli.serve, bursar.rates.resource, bursar.quotas.resource, bursar.stores.sqlite"
+
+
+class Load:
+    """Clients that ask for one token after the other, and count what they were told."""
+
+    def __init__(self, b: Any) -> None:
+        self._b = b
+        self.granted = {"calls": 0, "llm": 0}
+        self.decided_at: dict[str, float] = {}
+        self.granted_at: dict[str, float] = {}
+        self._tasks = [asyncio.create_task(self._ask(name)) for name in self.granted for _ in range(CLIENTS)]
+
+    async def _ask(self, name: str) -> None:
+        resource = self._b.resource(name)
+        while True:
+            try:
+                grant = await resource.acquire("acme", wait=0.05)
+            except Unknown:
+                await asyncio.sleep(0.02)
+                continue
+            except Refused:
+                self.decided_at.setdefault(name, time.monotonic())
+                await asyncio.sleep(0.02)
+                continue
+            self.granted[name] += 1
+            self.decided_at.setdefault(name, time.monotonic())
+            self.granted_at.setdefault(name, time.monotonic())
+            await grant.release()
+            await asyncio.sleep(PAUSE_S)
+
+    def forget_times(self) -> None:
+        self.decided_at.clear()
+        self.granted_at.clear()
+
+    async def drain(self, name: str) -> None:
+        """Take all that is left, in large parts and then in smaller ones."""
+        for amount in (2**power for power in range(19, -1, -1)):
+            try:
+                while True:
+                    await (await self._b.resource(name).acquire("acme", amount, wait=0.2)).release()
+                    self.granted[name] += amount
+            except Refused:
+                continue
+
+    async def stop(self) -> None:
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+
+
+def is_ready(metrics: str) -> bool:
+    """What the daemon says of itself, if it says anything."""
+    try:
+        with urllib.request.urlopen(f"http://{metrics}/ready", timeout=5) as answer:
+            return bool(answer.status == 200)
+    except OSError:
+        return False
+
+
+async def watch_ready(metrics: str, url: str) -> float:
+    """When the daemon first says that it is ready; then it does decide, for clients of all kinds."""
+    while not await asyncio.to_thread(is_ready, metrics):
+        await asyncio.sleep(0.01)
+    ready_at = time.monotonic()
+    async with await api.connect(url) as b:
+        for name in LOST:
+            try:
+                await (await b.resource(name).acquire("acme", wait=0.05)).release()
+            except Refused:
+                continue
+    return ready_at
+
+
+def serve(path: Path) -> Process:
+    return Process([sys.executable, "-m", "bursar", "serve", str(path), "--log", "json"])
+
+
+def measure_imports() -> float:
+    began = time.monotonic()
+    subprocess.run([sys.executable, "-c", IMPORTS], check=True, timeout=60)
+    return time.monotonic() - began
+
+
+@pytest.mark.parametrize("period", PERIODS_S)
+async def test_a_killed_daemon_decides_again_at_once_and_grants_nothing_twice(
+    period: str, tmp_path: Path
+) -> None:
+    path = tmp_path / "policy.toml"
+
+    def write_policy(listen: str, metrics: str) -> None:
+        path.write_text(
+            POLICY.format(
+                listen=listen,
+                metrics=metrics,
+                folder=tmp_path,
+                period=period,
+                limit=PER_SECOND,
+                quota=QUOTA,
+            )
+        )
+
+    imports_s = await asyncio.to_thread(measure_imports)
+    write_policy("127.0.0.1:0", "127.0.0.1:0")
+    began = time.monotonic()
+    with serve(path) as daemon:
+        ready = await asyncio.to_thread(daemon.wait_for, "daemon.ready", 60.0)
+        b = await api.connect(f"bursar://{ready['address']}")
+        load = Load(b)
+        await asyncio.sleep(LOAD_S)
+        daemon.signal(signal.SIGKILL)
+        await asyncio.to_thread(daemon.wait)
+    told = dict(load.granted)
+    assert min(told.values()) > 0, "killed before there was any load"
+    load.forget_times()
+    write_policy(ready["address"], ready["metrics"])
+    assert not is_ready(ready["metrics"])
+    spawned = time.monotonic()
+    with serve(path) as daemon:
+        async with asyncio.timeout(imports_s + PATIENCE_S + 30):
+            ready_s = await watch_ready(ready["metrics"], f"bursar://{ready['address']}") - spawned
+            while len(load.granted_at) < 2:
+                await asyncio.sleep(0.02)
+        await asyncio.sleep(LOAD_S)
+        await load.stop()
+        decided = {name: at - spawned for name, at in load.decided_at.items()}
+        granted = {name: at - spawned for name, at in load.granted_at.items()}
+        print(
+            f"\nperiod {period}: imports {imports_s:.2f} s, ready {ready_s:.2f} s after the spawn;",
+            *(f"{name} decided {decided[name]:.2f} s, granted {granted[name]:.2f} s;" for name in granted),
+        )
+        await load.drain("llm")
+        assert QUOTA - LOST["llm"] <= load.granted["llm"] <= QUOTA
+        if period == "1min":
+            await load.drain("calls")
+            limit = PER_SECOND * 60
+            assert time.monotonic() - began < 60, "too slow to tell: the minute is over"
+            assert limit - LOST["calls"] <= load.granted["calls"] <= limit
+        periods = (time.monotonic() - began) / PERIODS_S[period] + 1
+        assert load.granted["calls"] <= PER_SECOND * PERIODS_S[period] * periods
+        await b.close()
+        assert ready_s < imports_s + PATIENCE_S
+        for name in granted:
+            assert decided[name] < imports_s + PATIENCE_S
+            assert granted[name] < imports_s + PATIENCE_S
+        daemon.signal(signal.SIGTERM)
+        assert await asyncio.to_thread(daemon.wait) == 0
