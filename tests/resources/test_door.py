@@ -4,10 +4,14 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Callable
+from pathlib import Path
 
+import msgspec
 import pytest
+from tests.resources.places import make_policy, open_way
 from tests.resources.toys import ToyDecider
 
+import bursar
 from bursar.errors import Refused, Unknown, UsageError
 from bursar.policy.values import QuotaPolicy, QuotaTenant
 from bursar.resource import Offers
@@ -229,3 +233,18 @@ async def test_without_the_daemon_a_client_may_have_what_it_had(world: LiveWorld
 async def test_offers_are_those_of_the_kind(world: LiveWorld, far: Callable) -> None:  # type: ignore[type-arg]
     there = await far(await open_door(world, 1, offers=Offers(keys=True)))
     assert there.decider.offers == Offers(keys=True)
+
+
+async def test_giving_up_a_repeat_does_not_end_what_the_first_holds(tmp_path: Path) -> None:
+    policy = make_policy(tmp_path)
+    async with open_way("daemon-async", policy) as caller:
+        first = await caller.acquire("quota", 40, key="k")
+        async with await bursar.connect(f"bursar://{caller.daemon.host.world.listening}") as other:  # type: ignore[union-attr]
+            repeat = await other.resource("quota").acquire("acme", 40, key="k")
+            assert repeat.replayed
+            asked = repeat._source.data
+            other._backend._far._line.give_back(asked.peer, asked.number, 40)  # type: ignore[attr-defined]
+            await other._backend._far._line.flush()  # type: ignore[attr-defined]
+        part = msgspec.to_builtins((await caller.statistics("quota")).part)
+        assert part["tenants"]["acme"]["held"] == 40
+        await caller.settle(first, 10)

@@ -258,6 +258,8 @@ class Desk:
         held = session.grants.pop(number)
         used = held.granted.amount - unused if 0 < unused <= held.granted.amount else None
         self.counts["returned"] += 1
+        if held.granted.replayed and held.door.settles:
+            return  # a client that gives up a repeat does not end what whoever asked first holds
         ending = held.door.give_back(held.tenant, held.granted, used)
         if ending is not None:
             await ending
