@@ -164,7 +164,11 @@ BREACHES: dict[str, tuple[Line, Break]] = {
     "rate: decides slowly": (lines.answers_come_in_time, _replace(RateDecider, "decide", _slow)),
     "door: does not spend its lots": (
         lines.a_lot_in_hand_is_a_decrement,
-        _replace(Resource, "spend", lambda was: _no),
+        _replace(
+            Resource,
+            "try_acquire",
+            lambda was: lambda self, tenant, amount=1: self._try_further(tenant, amount),
+        ),
     ),
     "pool: hands out no lots": (
         lines.a_lot_in_hand_is_a_decrement,
