@@ -15,10 +15,8 @@ help:
 demo: $(VENV)/demo.stamp
 	$(BIN)/bursar demo $(ARGS)
 
-# Tests on real clocks and processes fail on a machine that stands still for seconds: what failed is
-# tried once more, alone. What fails twice fails.
 test: $(VENV)/dev.stamp servers
-	$(BIN)/python -m pytest -n 2 --dist loadfile $(ARGS) || $(BIN)/python -m pytest --last-failed --last-failed-no-failures none $(ARGS)
+	$(BIN)/python -m pytest -n 2 --dist loadfile $(ARGS)
 
 check: $(VENV)/dev.stamp
 	$(BIN)/ruff check .

@@ -14,7 +14,7 @@ from fastapi import FastAPI, HTTPException
 from bursar.demo.ports import find_free_port
 from bursar.integrations.asgi import BursarMiddleware, by_header
 from bursar.policy import parse
-from bursar.resource.desk import Desk
+from bursar.resource.clients import Clients
 from bursar.resource.door import Resource
 from bursar.runtime.client import Bursar
 from bursar.runtime.world import open_world
@@ -36,7 +36,7 @@ async def serving(budget: Budget, port: int) -> AsyncIterator[None]:
     world = await open_world("node", listen=f"127.0.0.1:{port}")
     door = Resource(world, budget, parse(POLICY).resource("budget"))
     await door.start()
-    Desk(world, {"budget": door}).start()
+    Clients(world, {"budget": door}).start()
     try:
         yield
     finally:

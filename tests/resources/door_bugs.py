@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from bursar.rates.resource import RateDecider
 from bursar.resource import Ahead, wire
+from bursar.resource.clients import Clients, Session
 from bursar.resource.decider import Seen
-from bursar.resource.desk import Desk, Session
 from bursar.resource.far import Far, FarDecider
 from bursar.resource.hand import Hand
 from bursar.resource.tickets import Granted, Ticket
@@ -13,7 +13,7 @@ from bursar.sim.scenarios.door import DoorScenario
 from bursar.world import MILLISECOND_NS, World
 
 
-class HearsEverythingTwice(Desk):
+class HearsEverythingTwice(Clients):
     """Rule 5: a lot that is told of again comes back again."""
 
     def _hear(self, session: Session, told: wire.Told) -> None:
@@ -78,7 +78,7 @@ def _scenario(**parts: type) -> type[DoorScenario]:
 
 
 BUGS: dict[str, tuple[type[DoorScenario], str]] = {
-    "hears of a lot twice": (_scenario(desk=HearsEverythingTwice), "told of"),
+    "hears of a lot twice": (_scenario(clients=HearsEverythingTwice), "told of"),
     "hands out any number ahead": (_scenario(decider=HandsOutAnyNumber), "out ahead of use"),
     "counts a lot's time from the answer": (_scenario(far=_far(CountsFromTheAnswer)), "had begun"),
     "spends what it gave back": (_scenario(far=_far(SpendsWhatItGaveBack)), "told of"),

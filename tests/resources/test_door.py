@@ -15,7 +15,7 @@ import bursar
 from bursar.errors import Refused, Unknown, UsageError
 from bursar.policy.values import QuotaPolicy, QuotaTenant
 from bursar.resource import Offers
-from bursar.resource.desk import Desk
+from bursar.resource.clients import Clients
 from bursar.resource.door import Resource
 from bursar.runtime.client import Bursar
 from bursar.runtime.world import LiveWorld, open_world
@@ -44,7 +44,7 @@ async def far(world: LiveWorld) -> AsyncIterator[Callable[[Resource], AsyncItera
     opened: list[Bursar] = []
 
     async def reach(door: Resource) -> Resource:
-        Desk(world, {"toy": door}).start()
+        Clients(world, {"toy": door}).start()
         b = await Bursar(f"bursar://{world.listening}").connect()
         opened.append(b)
         return b.resource("toy")
@@ -206,6 +206,21 @@ async def test_a_client_is_told_of_mistakes_and_refusals(world: LiveWorld, far: 
         await there.acquire("acmee")
     assert (await there.explain("acme")).sentences == ("a toy",)
     assert (await there.statistics()).tenants["acme"].refused == 3
+
+
+async def test_a_refusal_is_repeated_here_for_a_moment_and_no_longer(world: LiveWorld, far: Callable) -> None:  # type: ignore[type-arg]
+    here = await open_door(world, 2)
+    toy(here).retry_after = 5.0
+    there = await far(here)
+    for _ in range(3):
+        with pytest.raises(Refused):
+            await there.acquire("acme", 3)
+    assert toy(here).asked == 1, "overload is not a round trip each"
+    assert await there.acquire("acme", 2), "less was not refused"
+    await asyncio.sleep(0.03)
+    with pytest.raises(Refused):
+        await there.acquire("acme", 3)
+    assert toy(here).asked == 3
 
 
 async def test_a_cancelled_client_leaves_nothing_held(world: LiveWorld, far: Callable) -> None:  # type: ignore[type-arg]

@@ -27,6 +27,8 @@ class ToyDecider(Decider):
         self.queue: list[Ticket] = []
         self.finished: list[Granted] = []
         self.seen = 0
+        self.asked = 0
+        self.retry_after: float | None = None
         self.period = 1
         self._lot = lot
         self._now = now
@@ -38,6 +40,7 @@ class ToyDecider(Decider):
         return 1000
 
     def decide(self, ticket: Ticket) -> None:
+        self.asked += 1
         if self.queue or ticket.amount > self.left:
             self.queue.append(ticket)
         else:
@@ -62,7 +65,7 @@ class ToyDecider(Decider):
 
     def withdraw(self, ticket: Ticket) -> Refused | Unknown | None:
         self.queue.remove(ticket)
-        return Refused(f"{self.left} left", limit=1000, remaining=self.left)
+        return Refused(f"{self.left} left", limit=1000, remaining=self.left, retry_after=self.retry_after)
 
     def take_back(self, tenant: str, granted: Granted, unused: int) -> None:
         self.add(unused)

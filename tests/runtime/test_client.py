@@ -151,7 +151,7 @@ async def test_what_a_lost_client_held_counts_as_used_after_a_grace_time(
     make_policy: MakePolicy, serve_policy: Serve
 ) -> None:
     daemon = await serve_policy(make_policy())
-    daemon.desk._grace_ns = 100 * MILLISECOND_NS
+    daemon.clients._grace_ns = 100 * MILLISECOND_NS
     b = await bursar.connect(url_of(daemon))
     await b.resource("llm").acquire("acme", 30)
     waiting = asyncio.ensure_future(_take(b.resource("llm"), wait=30))
@@ -161,8 +161,8 @@ async def test_what_a_lost_client_held_counts_as_used_after_a_grace_time(
     assert toy_of(daemon).held["acme"] == 30
     await until(lambda: toy_of(daemon).held["acme"] == 0)
     assert toy_of(daemon).spent["acme"] == 30
-    assert daemon.desk.counts["lost"] == 1
-    assert not daemon.desk._sessions
+    assert daemon.clients.counts["lost"] == 1
+    assert not daemon.clients._sessions
 
 
 async def test_a_client_that_comes_back_in_time_keeps_what_it_holds(
@@ -316,7 +316,7 @@ async def test_a_daemon_with_a_token_serves_those_who_have_it(
         async with b.resource("llm").acquire("acme"):
             pass
         # A daemon that restarted does not know the session; the client opens it again by itself.
-        daemon.desk._sessions.clear()
+        daemon.clients._sessions.clear()
         async with b.resource("llm").acquire("acme"):
             pass
     (tmp_path / "token").write_text("short\n")

@@ -28,7 +28,7 @@ from bursar.world import World
 
 
 class Elsewhere(Protocol):
-    """Whoever hands this resource's lots to others: the daemon's desk."""
+    """Whoever hands this resource's lots to others: a daemon, to its clients."""
 
     async def recall(self, door: Resource, issue: Issue) -> int | None: ...
 

@@ -15,7 +15,7 @@ from typing import Any
 
 from bursar.errors import PolicyError
 from bursar.policy import Policy, load
-from bursar.resource.desk import Desk
+from bursar.resource.clients import Clients
 from bursar.runtime import logs
 from bursar.runtime.alerts import Alerts
 from bursar.runtime.exposition import Exposition
@@ -31,9 +31,9 @@ CLOSE_TIMEOUT_S = 1.8
 class Daemon:
     """One node that serves clients. `reload_from` is the policy file for SIGHUP."""
 
-    def __init__(self, host: Host, desk: Desk, reports: Reports, reload_from: str | None) -> None:
+    def __init__(self, host: Host, clients: Clients, reports: Reports, reload_from: str | None) -> None:
         self.host = host
-        self.desk = desk
+        self.clients = clients
         self.counts: Counter[str] = Counter()
         self.metrics_at: Address | None = None
         self._reports = reports
@@ -53,7 +53,7 @@ class Daemon:
         host: Host | None = None
         try:
             host = await Host.open(policy, listen=policy.daemon.listen)
-            daemon = cls(host, Desk(host.world, host.resources, token=token), reports, reload_from)
+            daemon = cls(host, Clients(host.world, host.resources, token=token), reports, reload_from)
         except BaseException:
             reports.close()
             if host is not None:
@@ -64,7 +64,7 @@ class Daemon:
         return daemon
 
     def _start(self) -> None:
-        self.desk.start()
+        self.clients.start()
         self._reports.open(self.host, self._describe)
         self.host.world.spawn(Watch(self.host.resources, self._alerts).run(), "watch")
         if self._webhook is not None:
@@ -141,14 +141,14 @@ class Daemon:
         network = self.host.world.sockets.counts
         for name, what, counts in (
             ("bursar_network_events_total", "what happened on its connections", network),
-            ("bursar_clients_events_total", "what its clients were answered", self.desk.counts),
+            ("bursar_clients_events_total", "what its clients were answered", self.clients.counts),
             ("bursar_policy_reloads_total", "policy files read again", self.counts),
             ("bursar_webhook_alerts_total", "alerts posted", self._webhook.counts if self._webhook else {}),
         ):
             for event, count in counts.items():
                 text.add(name, "counter", what, {"event": event.replace(".", "_")}, count)
         held = "grants that clients have not given back"
-        text.add("bursar_clients_grants", "gauge", held, {}, self.desk.held)
+        text.add("bursar_clients_grants", "gauge", held, {}, self.clients.held)
         for (alert, resource), count in self._alerts.counts.items():
             labels = {"alert": alert, "resource": resource}
             text.add("bursar_alerts_total", "counter", "alerts told", labels, count)

@@ -18,7 +18,7 @@ from bursar.policy import Policy, parse
 from bursar.policy.values import RatePolicy
 from bursar.rates.resource import RateDecider
 from bursar.resource import PLACE_NS
-from bursar.resource.desk import Desk
+from bursar.resource.clients import Clients
 from bursar.resource.door import Resource
 from bursar.resource.far import Far
 from bursar.resource.grants import Grant
@@ -51,7 +51,7 @@ class DoorScenario(Scenario):
     settle_ns = 4 * SECOND_NS
     drift_ppm = 500
     session_timeout_ns = SECOND_NS
-    desk: type[Desk] = Desk
+    clients: type[Clients] = Clients
     far: type[Far] = Far
     decider: type[RateDecider] = RateDecider
 
@@ -82,7 +82,7 @@ class DoorScenario(Scenario):
         door = Resource(world, decider, self.terms)
         await door.start()
         self._decider = decider
-        self.desk(world, {"api": door}, grace_ns=GRACE_NS).start()
+        self.clients(world, {"api": door}, grace_ns=GRACE_NS).start()
         world.spawn(self._change_policy(world, door), "operator")
 
     def _count(self, tenant: str, period: int, tokens: int) -> None:

@@ -75,7 +75,7 @@ class Session:
             del self.returned[next(iter(self.returned))]
 
 
-class Desk:
+class Clients:
     """Answers clients from the resources of one node."""
 
     def __init__(
@@ -95,7 +95,7 @@ class Desk:
 
     def start(self) -> None:
         self._world.network.serve(wire.TOPIC, wire.Requests, self._answer)
-        self._world.spawn(self._sweep(), "desk.sweep")
+        self._world.spawn(self._sweep(), "clients.sweep")
 
     @property
     def held(self) -> int:
@@ -359,7 +359,7 @@ def _write_refusal(refused: Refused) -> wire.Refusal:
 
 def describe(door: Resource) -> wire.Described:
     policy = door.policy
-    assert policy is not None, "a desk serves resources of its own node"
+    assert policy is not None, "a daemon serves resources of its own node"
     return wire.Described(
         kind=door.kind,
         offers=door.decider.offers,
