@@ -253,7 +253,6 @@ def test_a_late_grant_of_a_key_is_not_released_from_under_its_repeat() -> None:
     play(act, TWO)
 
 
-@pytest.mark.xfail(strict=True, reason="the door does not give back a repeat that was cancelled")
 def test_a_repeat_that_is_cancelled_as_it_is_granted_keeps_nothing() -> None:
     async def act(stage: Stage) -> None:
         one = stage.resources["n1"]

@@ -139,11 +139,13 @@ class Asking:
 
     def _undo(self, ticket: Ticket, answer: Answer) -> None:
         """A grant that nobody wants."""
-        if not isinstance(answer, Granted) or answer.replayed:
+        if not isinstance(answer, Granted):
             return
         if answer.ahead:
             self._decider.end_lot(ticket.tenant, answer.lot or answer, Seen(), answer.ahead)
-        ending = self._give_back(ticket.tenant, answer, 0)
+        # A repeat is not undone: it is whoever asked first who holds it, or settles it.
+        tenant = ticket.tenant
+        ending = self._decider.finish(answer) if answer.replayed else self._give_back(tenant, answer, 0)
         if ending is not None:
             self._world.spawn(self._end(ending), f"{self._decider.kind}.{self._decider.name}.back")
 

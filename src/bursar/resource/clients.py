@@ -14,7 +14,7 @@ from collections.abc import Awaitable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from bursar.errors import NetworkError, Refused, Unknown, UsageError
+from bursar.errors import BursarError, NetworkError, Refused, Unknown, UsageError
 from bursar.policy.values import PoolPolicy, RatePolicy, suggest
 from bursar.resource import wire
 from bursar.resource.decider import Seen
@@ -236,14 +236,14 @@ class Clients:
     # -- taking back
 
     async def _give_back(self, session: Session, message: wire.GiveBack) -> Message:
-        problems: list[UsageError] = []
+        problems: list[BursarError] = []
         for told in message.told:
             self._hear(session, told)
         for number, unused in message.grants:
             if number in session.grants:
                 try:
                     await self._return(session, number, unused)
-                except UsageError as error:
+                except (UsageError, Refused, Unknown) as error:
                     problems.append(error)  # the others of the batch come back all the same
             else:
                 session.note_returned(number)

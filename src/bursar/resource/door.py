@@ -45,6 +45,7 @@ class Resource:
         self.kind = decider.kind
         self.decider = decider
         self.refunds = decider.offers.refunds
+        self.settles = decider.offers.settles
         self.alerts: deque[Alert] = deque(maxlen=ALERTS_KEPT)
         self._now = world.clock.now
         self._tallies: defaultdict[str, TallyCounter] = defaultdict(TallyCounter)
@@ -188,10 +189,16 @@ class Resource:
             tenant, amount, key=key, names=names, priority=priority, wait_ns=wait_ns, at_once=at_once
         )
         self.check(ticket)
-        if self.decider.offers.lots and key is None and not names:
+        if self._may_take_ahead(ticket):
             self.hand.end(tenant)  # it does not cover what is asked, and makes way for the next
             ticket.ahead = self.hand.ahead_for(tenant)
         return ticket
+
+    def _may_take_ahead(self, ticket: Ticket) -> bool:
+        """Not for keys and names; nor for more than one unit where what is not used is to come back
+        whatever happens meanwhile: that takes a grant of its own, with an id."""
+        plain = self.decider.offers.lots and ticket.key is None and not ticket.names
+        return plain and (ticket.amount == 1 or ticket.at_once or not self.settles)
 
     def _make(self, ticket: Ticket, granted: Granted) -> Grant:
         if granted.ahead:

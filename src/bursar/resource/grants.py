@@ -162,7 +162,7 @@ class Acquisition:
 
     async def _take(self) -> Grant:
         door = self._door
-        if self._key is None:
+        if self._key is None and (self._amount == 1 or not door.settles):
             grant = door.spend(self._tenant, self._amount)
             if grant is not None:
                 return grant
@@ -171,8 +171,9 @@ class Acquisition:
         )
 
     async def __aenter__(self) -> Grant:
-        if self._key is None:
-            grant = self._door.spend(self._tenant, self._amount)
+        door = self._door
+        if self._key is None and (self._amount == 1 or not door.settles):
+            grant = door.spend(self._tenant, self._amount)
             if grant is not None:
                 self._grant = grant
                 return grant
