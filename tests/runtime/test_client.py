@@ -13,6 +13,7 @@ import pytest
 import bursar
 from bursar.errors import Refused, Unknown, UnreachableError, UsageError
 from bursar.policy import Policy, WithoutBursar
+from bursar.resource import wire
 from bursar.resource.fallback import SafeRate
 from bursar.runtime.client import Bursar, read_url
 from bursar.runtime.daemon import Daemon
@@ -406,3 +407,27 @@ async def test_another_daemon_of_the_url_is_asked_when_one_is_away(
             pass
         assert toy_of(second).calls == 1
         await held.release()
+
+
+async def test_what_a_silent_daemon_may_have_granted_is_given_back_to_it(
+    make_policy: MakePolicy, serve_policy: Serve, tmp_path: Path
+) -> None:
+    first = await serve_policy(make_policy())
+    second = await serve_policy(make_policy(state=str(tmp_path / "second"), name="second"))
+    async with await bursar.connect(f"{url_of(first)},{second.host.world.listening}") as b:
+        answer = first.clients._answer
+
+        async def grant_and_say_nothing(client: str, message: Any) -> Any:
+            await answer(client, message)
+            if isinstance(message, wire.Take):
+                await asyncio.Event().wait()
+            return wire.Done()
+
+        first.host.world.network.serve(wire.TOPIC, wire.Requests, grant_and_say_nothing)
+        with pytest.raises(Unknown):
+            await b.resource("llm").acquire("acme", 30, wait=0.1)
+        grant = await b.resource("llm").acquire("acme", 30, wait=0.1)
+        assert toy_of(second).held["acme"] == 30, "the other daemon was asked"
+        await until(lambda: toy_of(first).held["acme"] == 0)
+        assert toy_of(first).spent.get("acme", 0) == 0
+        await grant.release()

@@ -7,7 +7,7 @@ and is spent here; what was spent of it is told with the next question.
 from __future__ import annotations
 
 from collections.abc import Awaitable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
@@ -82,12 +82,14 @@ class Far:
 
 @dataclass(slots=True)
 class Asked:
-    """A question: `number` is its own, `task` asks; `open` until it was given back."""
+    """A question: `number` is its own, `task` asks; `open` until it was given back. `silent` are the
+    daemons that were asked and did not answer."""
 
     number: int
     peer: str
     task: Task | None = None
     open: bool = True
+    silent: set[str] = field(default_factory=set)
 
 
 @dataclass(slots=True)
@@ -162,6 +164,7 @@ class FarDecider(Decider):
         except (NetworkError, Unknown) as error:
             # Granted or not, nobody here will use it.
             self._line.give_back(asked.peer, asked.number, ticket.amount)
+            self._give_up_elsewhere(ticket, asked)
             ticket.place = None
             ticket.give(self._go_on(ticket, f"bursar cannot be reached: {error}"))
             return
@@ -169,7 +172,14 @@ class FarDecider(Decider):
             self._line.let_go()
             ticket.give(error)
             return
+        self._give_up_elsewhere(ticket, asked)
         ticket.give(self._read(ticket, asked, reply, now))
+
+    def _give_up_elsewhere(self, ticket: Ticket, asked: Asked) -> None:
+        """Another daemon answered: those that did not may have granted it too."""
+        for peer in asked.silent - {asked.peer}:
+            self._line.hold()
+            self._line.give_back(peer, asked.number, ticket.amount)
 
     async def _ask_in_time(self, ticket: Ticket, asked: Asked, began: int) -> Message:
         """Ask, and ask again on a new connection while there is time: the number makes it once."""
@@ -177,7 +187,7 @@ class FarDecider(Decider):
         told = self._line.take_told()
         while True:
             left_ns = max(0, wait_ns - (clock.now() - began))
-            take = self._write(ticket, asked.number, left_ns, told)
+            take, peer = self._write(ticket, asked.number, left_ns, told), self._line.peer
             try:
                 asked.peer, reply = await self._line.call(take, left_ns + ANSWER_NS)
                 return reply
@@ -186,6 +196,7 @@ class FarDecider(Decider):
                     self._line.put_told_back(told)
                     raise
             except NoAnswerError:
+                asked.silent.add(peer)
                 if clock.now() - began > wait_ns:
                     self._line.put_told_back(told)
                     raise
