@@ -36,7 +36,8 @@ class Server:
         self.queues = Dispatcher(
             world, book, period_ns=PERIOD_NS, capacity=1_000_000.0, promises=promises, ahead=Ahead()
         )
-        self.queues.set_terms("a", 1, promises.burst_ns(promises.set("a", Terms(0, LIMIT, 1, 60), whole=True)))
+        index = promises.set("a", Terms(0, LIMIT, 1, 60), whole=True)
+        self.queues.set_terms("a", 1, promises.burst_ns(index))
         self.queues.start()
         self._lines = 0
 
