@@ -73,7 +73,7 @@ class ForgetsWhatItResumes(Blocks):
         return Page(period, self._nothing())
 
 
-OFTEN = Faults(crashes=6.0, outage_ns=30 * MILLISECOND_NS, disk_slow=0.3, slow_ns=1_000 * MILLISECOND_NS)
+OFTEN = Faults(crashes=6.0, outage_ns=30 * MILLISECOND_NS, disk_slow=0.9, slow_ns=3_000 * MILLISECOND_NS)
 
 BUGS = {
     "spends what is not durable": SpendsWhatIsNotDurable,

@@ -19,7 +19,7 @@ PERIOD_NS = 60 * SECOND_NS
 TENANTS = ("a", "b")
 SEEDS = 40
 SEEDS_A_TEST = 10
-SEEDS_TO_FIND = 20
+SEEDS_TO_FIND = 30
 
 
 def make_blocks(life: int, records: Iterable[bytes] = (), **options: int) -> Blocks:

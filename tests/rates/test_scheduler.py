@@ -541,6 +541,46 @@ def test_tokens_ahead_are_what_allowance_and_burst_have_and_not_more():
     assert free.take(0, 1, 0, more=100) == 100
 
 
+def test_neither_a_request_nor_tokens_ahead_pass_the_ceiling():
+    scheduler = Scheduler([1, 1])
+    scheduler.grant(0, 100)
+    scheduler.grant(1, 100)
+    scheduler.cap(0, 5)
+    assert scheduler.take(0, 2, more=10) == 3
+    assert scheduler.take(0, 1) is None
+    assert scheduler.take(1, 1, more=10) == 10, "another tenant's ceiling is its own"
+    scheduler.cap(0, 8)
+    assert scheduler.take(0, 4) is None
+    assert scheduler.take(0, 3, more=10) == 0
+    scheduler.open_period()
+    scheduler.grant(0, 100)
+    assert scheduler.take(0, 1, more=99) == 99, "a period begins without ceilings"
+
+
+def test_what_comes_back_is_room_below_the_ceiling_again():
+    scheduler = Scheduler([1])
+    scheduler.grant(0, 100)
+    scheduler.cap_many([5])
+    assert scheduler.take(0, 1, more=10) == 4
+    scheduler.give_back(0, 2)
+    assert scheduler.take(0, 1, more=10) == 1
+    assert scheduler.take(0, 1) is None
+
+
+def test_one_who_waits_below_its_ceiling_is_found_and_goes_when_it_is_raised():
+    scheduler = Scheduler([1, 1], period_ns=SECOND_NS)
+    for tenant in range(2):
+        scheduler.grant(tenant, 100, now=0)
+        scheduler.arrive(tenant, 1, now=0)
+    scheduler.price(0, 3)
+    scheduler.cap_many([2, 0])
+    assert scheduler.choose(0) == -1
+    assert sorted(scheduler.find_short()) == [0, 1] and scheduler.front_cost(0) == 3
+    scheduler.cap(0, 3)
+    assert scheduler.find_short() == [1]
+    assert scheduler.choose(0) == 0 and scheduler.choose(0) == -1
+
+
 def test_tokens_that_come_back_undo_the_count_and_the_pace():
     s = make_paced(100)
     assert s.take(0, 1, 0, more=4) == 4

@@ -111,8 +111,9 @@ def is_ready(metrics: str) -> bool:
         return False
 
 
-async def watch_ready(metrics: str, url: str) -> float:
-    """When the daemon first says that it is ready; then it does decide, for clients of all kinds."""
+async def watch_ready(metrics: str, url: str) -> tuple[float, float]:
+    """When the daemon first says that it is ready, and when it has decided for a client that has no lot
+    of its earlier life: then it does decide."""
     while not await asyncio.to_thread(is_ready, metrics):
         await asyncio.sleep(0.01)
     ready_at = time.monotonic()
@@ -122,7 +123,7 @@ async def watch_ready(metrics: str, url: str) -> float:
                 await (await b.resource(name).acquire("acme", wait=0.05)).release()
             except Refused:
                 continue
-    return ready_at
+        return ready_at, time.monotonic()
 
 
 def serve(path: Path) -> Process:
@@ -171,7 +172,8 @@ async def test_a_killed_daemon_decides_again_at_once_and_grants_nothing_twice(
     spawned = time.monotonic()
     with serve(path) as daemon:
         async with asyncio.timeout(imports_s + PATIENCE_S + 30):
-            ready_s = await watch_ready(ready["metrics"], f"bursar://{ready['address']}") - spawned
+            seen = await watch_ready(ready["metrics"], f"bursar://{ready['address']}")
+            ready_s, both_s = (at - spawned for at in seen)
             while len(load.granted_at) < 2:
                 await asyncio.sleep(0.02)
         await asyncio.sleep(LOAD_S)
@@ -179,7 +181,8 @@ async def test_a_killed_daemon_decides_again_at_once_and_grants_nothing_twice(
         decided = {name: at - spawned for name, at in load.decided_at.items()}
         granted = {name: at - spawned for name, at in load.granted_at.items()}
         print(
-            f"\nperiod {period}: imports {imports_s:.2f} s, ready {ready_s:.2f} s after the spawn;",
+            f"\nperiod {period}: imports {imports_s:.2f} s, ready {ready_s:.2f} s after the spawn,"
+            f" both decided {both_s:.2f} s;",
             *(f"{name} decided {decided[name]:.2f} s, granted {granted[name]:.2f} s;" for name in granted),
         )
         await load.drain("llm")
@@ -192,7 +195,7 @@ async def test_a_killed_daemon_decides_again_at_once_and_grants_nothing_twice(
         periods = (time.monotonic() - began) / PERIODS_S[period] + 1
         assert load.granted["calls"] <= PER_SECOND * PERIODS_S[period] * periods
         await b.close()
-        assert ready_s < imports_s + PATIENCE_S
+        assert ready_s <= both_s < imports_s + PATIENCE_S
         for name in granted:
             assert decided[name] < imports_s + PATIENCE_S
             assert granted[name] < imports_s + PATIENCE_S
