@@ -120,7 +120,7 @@ async def watch_ready(metrics: str, url: str) -> tuple[float, float]:
     async with await api.connect(url) as b:
         for name in LOST:
             try:
-                await (await b.resource(name).acquire("acme", wait=0.05)).release()
+                await (await b.resource(name).acquire("acme", wait=0.5)).release()
             except Refused:
                 continue
         return ready_at, time.monotonic()
