@@ -16,6 +16,7 @@ BENCHMARKS = {
     "claims": "bursar_lab.benchmarks.claims:run",
     "envoy": "bursar_lab.benchmarks.envoy:run",
     "memcached-proxy": "bursar_lab.benchmarks.memcached_proxy:run",
+    "metrics": "bursar_lab.benchmarks.metrics:run",
     "network": "bursar_lab.benchmarks.network:run",
     "quotas": "bursar_lab.benchmarks.quotas:run",
     "shares": "bursar_lab.benchmarks.shares:run",
