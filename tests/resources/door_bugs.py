@@ -51,8 +51,8 @@ class SpendsWhatItGaveBack(FarDecider):
 
     def end_lot(self, tenant: str, granted: Granted, seen: Seen, unspent: int) -> None:
         super().end_lot(tenant, granted, seen, unspent)
-        lots = self.door.hand.lots
-        if unspent and tenant not in lots:
+        fresh = self._world.clock.now() < granted.until
+        if unspent and fresh and tenant not in self.door.hand.lots:
             kept = Granted(0, period=granted.period, ahead=unspent, until=granted.until, data=granted.data)
             Hand.put(self.door.hand, tenant, kept)
 

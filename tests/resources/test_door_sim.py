@@ -11,7 +11,7 @@ from bursar.sim.errors import RunFailedError
 from bursar.sim.scenarios import run_seed
 from bursar.sim.simulation import Simulation
 
-SEEDS = 24
+SEEDS = 12
 CHUNK = 6
 SEEDS_MAX = 20
 
