@@ -3,9 +3,11 @@
 Here: a policy with a resource of each kind that has tokens (`rate`, `share`, `pool`, `quota` in mode
 fast), opened by `bursar.connect`, limits so large that nothing is refused; refills of lots are part of
 the time. Settings are the defaults but for one: the quota's `block` is ten million, because a loop that
-does nothing else outruns the disk with the default of 1,000. At a daemon: `bursar serve` in a process of its own,
-a limit of 100k/s, asked at four fifths of that in steps of a millisecond; the time is what the calls
-took, refills included. The peers are used in their quickest way, with limits that never refuse.
+does nothing else outruns the disk with the default of 1,000.
+
+At a daemon: `bursar serve` in a process of its own, a limit of 100k/s, asked at four fifths of that in
+steps of a millisecond; the time is what the calls took, refills included. The peers are used in their
+quickest way, with limits that never refuse.
 """
 
 from __future__ import annotations
