@@ -17,7 +17,7 @@ from bursar.claims.statistics import ClaimStatistics
 from bursar.claims.tracker import Dispatch, InProcessTracker
 from bursar.errors import Refused, UsageError
 from bursar.policy import ClaimPolicy
-from bursar.resource.desk import Desk
+from bursar.resource.clients import Clients
 from bursar.resource.door import Resource
 from bursar.runtime.client import Bursar
 from bursar.runtime.world import open_world
@@ -52,7 +52,7 @@ async def place(request: pytest.FixtureRequest) -> AsyncIterator[Place]:
         stack.push_async_callback(near.stop)
         place.resource = near
         if request.param == "far":
-            Desk(world, {"things": near}, grace_ns=500_000_000).start()
+            Clients(world, {"things": near}, grace_ns=500_000_000).start()
             place.bursar = await Bursar(f"bursar://{world.listening}").connect()
             stack.push_async_callback(place.bursar.close)
             place.resource = place.bursar.resource("things")
