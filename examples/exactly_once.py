@@ -77,12 +77,13 @@ async def main() -> None:
         await asyncio.sleep(0.5)
         workers[0].send_signal(signal.SIGKILL)
         print("a worker was killed")
-        ends = [await accounts.wait_for(id) for id in ids]
+        ends = [await accounts.verb("wait_for", id=id, timeout=60) for id in ids]
         for worker in workers:
             worker.terminate()
             worker.wait()
     tries, balance = bank.execute("SELECT number, (SELECT sum(balance) FROM account) FROM tries").fetchone()
-    print(f"{len(ends)} transfers, all {' and '.join({end.outcome for end in ends})}: {tries} tries")
+    outcomes = " and ".join({end["outcome"] for end in ends})
+    print(f"{len(ends)} transfers, all {outcomes}: {tries} tries")
     print(f"balance: {balance}")
 
 

@@ -10,12 +10,14 @@ import bursar
 
 EXPORTS = [
     "Acquisition",
+    "AcquisitionOfAll",
     "Bursar",
     "BursarError",
     "CrashedError",
     "Explanation",
     "FormatError",
     "Grant",
+    "GrantOfAll",
     "JournalError",
     "NetworkError",
     "NoAnswerError",
@@ -24,6 +26,7 @@ EXPORTS = [
     "Refused",
     "RemoteError",
     "Resource",
+    "Statistics",
     "StoreError",
     "Tls",
     "Unknown",

@@ -26,17 +26,17 @@ from bursar.errors import (
     UnreachableError,
     UsageError,
 )
-from bursar.resource.decider import Explanation
-from bursar.resource.door import Resource
-from bursar.resource.grants import Acquisition, Grant
-from bursar.resource.several import AcquisitionOfAll, GrantOfAll
-from bursar.resource.statistics import Statistics
 
 if TYPE_CHECKING:
     from bursar import sync
     from bursar.policy import Policy
     from bursar.policy import Tls as Tls
     from bursar.policy import load as load_policy
+    from bursar.resource.decider import Explanation
+    from bursar.resource.door import Resource
+    from bursar.resource.grants import Acquisition, Grant
+    from bursar.resource.several import AcquisitionOfAll, GrantOfAll
+    from bursar.resource.statistics import Statistics
     from bursar.runtime.client import Bursar, connect
 
 __version__ = "0.1.0"
@@ -71,8 +71,15 @@ __all__ = [
 ]
 
 _LATER = {
+    "Acquisition": ("bursar.resource.grants", "Acquisition"),
+    "AcquisitionOfAll": ("bursar.resource.several", "AcquisitionOfAll"),
     "Bursar": ("bursar.runtime.client", "Bursar"),
+    "Explanation": ("bursar.resource.decider", "Explanation"),
+    "Grant": ("bursar.resource.grants", "Grant"),
+    "GrantOfAll": ("bursar.resource.several", "GrantOfAll"),
     "Policy": ("bursar.policy", "Policy"),
+    "Resource": ("bursar.resource.door", "Resource"),
+    "Statistics": ("bursar.resource.statistics", "Statistics"),
     "Tls": ("bursar.policy", "Tls"),
     "connect": ("bursar.runtime.client", "connect"),
     "load_policy": ("bursar.policy", "load"),
