@@ -20,7 +20,6 @@ from bursar.errors import (
     UnreachableError,
     UsageError,
 )
-from bursar.policy.values import WithoutBursar
 from bursar.resource import wire
 from bursar.resource.decider import Decider, Explanation, Seen, Verb
 from bursar.resource.door import Resource
@@ -124,10 +123,6 @@ class FarDecider(Decider):
         self.fallback.period_ns = described.period_ns
         self.verbs: Mapping[str, Verb] = {verb: partial(self._do, verb) for verb in described.verbs}
         self._good_ppm = PPM * (PPM - described.drift_ppm) // (PPM + described.drift_ppm)
-
-    @property
-    def without_bursar(self) -> WithoutBursar:
-        return self.fallback.policy
 
     def is_ready(self) -> bool:
         return True
