@@ -14,6 +14,7 @@ EXPORTS = [
     "Bursar",
     "BursarError",
     "CrashedError",
+    "DeniedError",
     "Explanation",
     "FormatError",
     "Grant",

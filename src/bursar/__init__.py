@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 from bursar.errors import (
     BursarError,
     CrashedError,
+    DeniedError,
     FormatError,
     JournalError,
     NetworkError,
@@ -47,6 +48,7 @@ __all__ = [
     "Bursar",
     "BursarError",
     "CrashedError",
+    "DeniedError",
     "Explanation",
     "FormatError",
     "Grant",

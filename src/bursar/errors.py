@@ -4,6 +4,7 @@
     ├── Refused                     decided: the answer is no, and it says why
     ├── Unknown                     could not be learnt in time; says what the policy did instead
     ├── UsageError                  a call with arguments that make no sense (also a ValueError)
+    │   └── DeniedError             whoever asks has no right to that
     ├── PolicyError                 a policy file that cannot be used; lists every problem
     ├── FormatError                 bytes that are not what they claim to be (also a ValueError)
     ├── CrashedError                this node has crashed: its ports no longer work
@@ -77,6 +78,10 @@ class Unknown(BursarError):  # an answer, not a fault
 
 class UsageError(BursarError, ValueError):
     """A call whose arguments make no sense, with what to pass instead."""
+
+
+class DeniedError(UsageError):
+    """Whoever asks has no right to that; says which right it takes."""
 
 
 @dataclass(frozen=True, slots=True)

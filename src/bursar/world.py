@@ -12,8 +12,8 @@ raises `CrashedError`, so that nothing is done in the name of a node that is gon
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Coroutine, Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any, Protocol, TypeVar
 
 import msgspec
@@ -321,6 +321,36 @@ class Trace(Protocol):
     def __call__(self, event: str, /, **fields: int | str | bool | None) -> None: ...
 
 
+class Fleet(Protocol):
+    """What this node knows of the fleet that it belongs to: the policy in force, and who else is there."""
+
+    def guards(self) -> Sequence[Check]:
+        """Belong to every transaction that opens a period or mints units. Where the store holds newer
+        terms than this node runs, they fail with VersionError: then it is not for this node to do so."""
+
+    def nodes(self) -> Mapping[str, str]:
+        """The nodes that are up, this one among them: names, and where each listens ("" for nowhere)."""
+
+    def follow(self, changed: Callable[[], None]) -> None:
+        """Call `changed()` after every change of `nodes()`. It must not block."""
+
+
+class Alone:
+    """A node that belongs to no fleet."""
+
+    def guards(self) -> Sequence[Check]:
+        return ()
+
+    def nodes(self) -> Mapping[str, str]:
+        return {}
+
+    def follow(self, changed: Callable[[], None]) -> None:
+        """Nobody ever comes or goes."""
+
+
+ALONE = Alone()
+
+
 @dataclass(frozen=True, slots=True)
 class World:
     """The ports of one node. `incarnation` is larger in each life of the node of that name, so
@@ -336,3 +366,4 @@ class World:
     random: Random
     spawn: Spawn
     trace: Trace
+    fleet: Fleet = field(default=ALONE, kw_only=True)

@@ -29,17 +29,17 @@ def test_a_file_of_100_mb_is_refused_without_reading_it(tmp_path: Path) -> None:
     file = tmp_path / "large.toml"
     with file.open("wb") as large:
         large.truncate(100_000_000)
-    with pytest.raises(PolicyError, match="100000000 bytes, more than 1MiB; nothing of it was read"):
+    with pytest.raises(PolicyError, match="100000000 bytes, more than 16MiB; nothing of it was read"):
         load(file)
 
 
 def test_an_endless_file_is_refused() -> None:
-    with pytest.raises(PolicyError, match="more than 1MiB"):
+    with pytest.raises(PolicyError, match="more than 16MiB"):
         load("/dev/zero")
 
 
 def test_a_text_beyond_the_bound_is_refused_like_a_file() -> None:
-    assert "more than 1MiB" in problems_of("#" * (FILE_MAX_BYTES + 1))[0]
+    assert "more than 16MiB" in problems_of("#" * (FILE_MAX_BYTES + 1))[0]
     assert parse(GOOD + "#" * (FILE_MAX_BYTES - len(GOOD))).resource("x")
 
 
@@ -204,5 +204,5 @@ def test_the_bound_on_files_is_checked_on_what_was_opened(
     file.write_bytes(b"#" * (FILE_MAX_BYTES + 5))
     small = os.stat(__file__)
     monkeypatch.setattr(reading.os, "fstat", lambda _: small)
-    with pytest.raises(PolicyError, match="more than 1MiB"):
+    with pytest.raises(PolicyError, match="more than 16MiB"):
         load(file)

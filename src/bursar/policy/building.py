@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 from bursar.policy.values import (
+    ANYONE,
     AlertPolicy,
     ClaimPolicy,
     ClaimTenant,
@@ -22,6 +23,7 @@ from bursar.policy.values import (
     ShareTenant,
     Table,
     Tls,
+    is_template,
 )
 
 DEFAULT_BATCH = 1000
@@ -33,6 +35,8 @@ Values = dict[str, Any]
 def build_rate(name: str, values: Values) -> RatePolicy:
     interval = values["interval"]
     fifth_ns = max(1, values["period"] // INTERVALS_IN_A_PERIOD)
+    servers = {key: _build_server(server) for key, server in values["servers"].items()}
+    any_server = servers.pop(ANYONE, None)
     return RatePolicy(
         name=name,
         **_shared(values),
@@ -41,8 +45,9 @@ def build_rate(name: str, values: Values) -> RatePolicy:
         adaptive_interval=interval == "auto",
         drift_ppm=values["drift_ppm"],
         pacing=values["pacing"],
-        servers=Table({key: _build_server(server) for key, server in values["servers"].items()}),
-        tenants=_tenants(RateTenant, values),
+        servers=Table(servers),
+        any_server=any_server,
+        **_tenants(RateTenant, values),
     )
 
 
@@ -59,7 +64,7 @@ def build_share(name: str, values: Values) -> SharePolicy:
         interval_ns=values["interval"],
         costs=values["costs"] or (capacity.unit if capacity else "requests"),
         half_life_ns=values["half_life"],
-        tenants=_tenants(ShareTenant, values),
+        **_tenants(ShareTenant, values),
     )
 
 
@@ -75,7 +80,7 @@ def build_pool(name: str, values: Values) -> PoolPolicy:
         adaptive_batch=batch == "auto",
         pacing=values["pacing"],
         words=values["words"],
-        tenants=_tenants(PoolTenant, values),
+        **_tenants(PoolTenant, values),
     )
 
 
@@ -93,7 +98,7 @@ def build_quota(name: str, values: Values) -> QuotaPolicy:
         block=values["block"],
         warnings=tuple(sorted(values["warnings"])),
         hold_expiry_ns=values["hold_expiry"],
-        tenants=Table(tenants),
+        **_split(tenants),
     )
 
 
@@ -104,7 +109,7 @@ def build_claim(name: str, values: Values) -> ClaimPolicy:
         paths=values["paths"],
         dead_holder=values["dead_holder"],
         aging_ns=values["aging"],
-        tenants=_tenants(ClaimTenant, values),
+        **_tenants(ClaimTenant, values),
     )
 
 
@@ -132,8 +137,15 @@ def build_alert(values: Values | None) -> AlertPolicy | None:
 
 
 def _shared(values: Values) -> Values:
-    return {"without_bursar": values["without_bursar"], "shadow": values["shadow"]}
+    return {key: values[key] for key in ("without_bursar", "shadow", "max_tenants")}
 
 
-def _tenants(kind: type[Any], values: Values) -> Table[Any]:
-    return Table({name: kind(**tenant) for name, tenant in values["tenant"].items()})
+def _tenants(kind: type[Any], values: Values) -> Values:
+    return _split({name: kind(**tenant) for name, tenant in values["tenant"].items()})
+
+
+def _split(terms: Values) -> Values:
+    """Those of tenants, and the templates for others."""
+    listed = {name: each for name, each in terms.items() if not is_template(name)}
+    templates = {name: each for name, each in terms.items() if is_template(name)}
+    return {"tenants": Table(listed), "templates": Table(templates)}

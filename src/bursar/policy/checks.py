@@ -8,8 +8,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from bursar.policy.names import check_nested_name, find_host, is_loopback
+from bursar.policy.names import check_tenant_name, find_host, is_loopback
 from bursar.policy.shapes import Path, Place, is_read
+from bursar.policy.values import ANYONE, is_template
 from bursar.units import Rate, write_duration
 
 TOKENS_MAX = 2**53
@@ -31,7 +32,7 @@ def check_rate(raw: Values, values: Values, place: Place) -> None:
         _check_tokens(capacity, period_ns, place.at("servers", name))
     for name, tenant in (values["tenant"] or {}).items():
         if is_read(tenant):
-            _check_bounds(tenant, period_ns, place.at("tenant", name))
+            _check_bounds(name, tenant, period_ns, place.at("tenant", name))
             _check_burst(tenant["burst"], tenant["limit"], period_ns, place.at("tenant", name, "burst"))
             _check_placement(tenant["servers"], values["servers"], place.at("tenant", name, "servers"))
 
@@ -63,14 +64,14 @@ def check_pool(raw: Values, values: Values, place: Place) -> None:
         )
     for name, tenant in (values["tenant"] or {}).items():
         if is_read(tenant):
-            _check_bounds(tenant, period_ns, place.at("tenant", name))
+            _check_bounds(name, tenant, period_ns, place.at("tenant", name))
 
 
 def check_quota(raw: Values, values: Values, place: Place) -> None:
     tenants = values["tenant"] or {}
     for name, tenant in tenants.items():
         at = place.at("tenant", name)
-        if "/" in name and not check_nested_name(name):
+        if "/" in name and not check_tenant_name(name):
             _check_parent(name, tenant, tenants, at)
         if is_read(tenant, values["unit"]) and values["unit"] != "bytes":
             written = raw["tenant"][name].get("limit")
@@ -128,8 +129,13 @@ def _check_reach(store: Any, peers: Values, several_hosts: bool, place: Place) -
         place.at("peers").complain("peers on other hosts cannot see an SQLite store", remedy)
 
 
-def _check_bounds(tenant: Values, period_ns: Any, place: Place) -> None:
+def _check_bounds(name: str, tenant: Values, period_ns: Any, place: Place) -> None:
     reservation, limit = tenant["reservation"], tenant["limit"]
+    if is_template(name) and is_read(reservation) and reservation.count:
+        place.at("reservation").complain(
+            f'"{name}" stands for any number of tenants, and no server could reserve for all of them',
+            "leave it out, or list the tenants that have a reservation",
+        )
     if is_read(reservation, limit) and limit < reservation:
         place.at("limit").complain(
             f"the limit, {limit}, is below the reservation, {reservation}",
@@ -166,7 +172,7 @@ def _check_burst(burst: Any, limit: Any, period_ns: Any, place: Place) -> None:
 
 def _check_placement(chosen: Any, servers: Any, place: Place) -> None:
     for name in chosen or ():
-        if servers and name not in servers:
+        if servers and name not in servers and ANYONE not in servers:
             some = ", ".join(list(servers)[:8])
             wrong = f'there is no server "{name}" in this resource'
             place.complain(wrong, f"write some of its servers: {some}")

@@ -21,14 +21,13 @@ from bursar.policy.shapes import (
     describe,
 )
 from bursar.policy.tables import REQUIRED, Either, Key, List, Named, Record, write_toml
-from bursar.policy.values import KEEP, REFUSE, WithoutBursar
+from bursar.policy.values import KEEP, REFUSE, TENANTS_MAX, WithoutBursar
 from bursar.units import SECOND_NS
 
 MILLISECOND_NS = 10**6
 MINUTE_NS = 60 * SECOND_NS
 DAY_NS = 86400 * SECOND_NS
 
-TENANTS_MAX = 100_000
 SERVERS_MAX = 10_000
 WEIGHT_MAX = 1_000_000
 BURST_MAX = 2**53
@@ -65,12 +64,19 @@ class Fallback:
         return {"anyOf": [plain, table.schema()]}
 
 
-def _tenants(shape: Shape, example: dict[str, Any], *, nested: bool = False, optional: bool = False) -> Key:
-    check = names.check_nested_name if nested else names.check_tenant_name
-    pattern = names.NESTED_PATTERN if nested else names.TENANT_PATTERN
+def _tenants(shape: Shape, example: dict[str, Any]) -> Key:
     written = f"acme = {write_toml(example)}"
-    table = Named(shape, "tenant", check, pattern, TENANTS_MAX, written, may_be_empty=optional)
-    return Key(table, "who may use it, by name", {} if optional else REQUIRED, {"acme": example})
+    table = Named(
+        shape,
+        "tenant",
+        names.check_tenant_name,
+        names.TENANT_PATTERN,
+        TENANTS_MAX,
+        written,
+        may_be_empty=True,
+    )
+    purpose = 'who may use it, by name; "*": whoever is not listed, "acme/*": whoever is below acme'
+    return Key(table, purpose, {}, {"acme": example})
 
 
 def _shared(kind: str, fallback: Fallback, default: str = "keep") -> dict[str, Key]:
@@ -78,6 +84,9 @@ def _shared(kind: str, fallback: Fallback, default: str = "keep") -> dict[str, K
         "kind": Key(Choice([kind]), "what the tenants get of it", REQUIRED, kind),
         "without_bursar": Key(fallback, "what callers do while bursar cannot be reached", default),
         "shadow": Key(Flag(), "true: decide and count, refuse nobody", False),
+        "max_tenants": Key(
+            Whole(1, TENANTS_MAX), "how many tenants it has at once, those of templates too", TENANTS_MAX
+        ),
     }
 
 
@@ -114,12 +123,12 @@ RATE = Record(
             Named(
                 Either(Auto(Speed(positive=True)), SERVER),
                 "server",
-                names.check_plain_name,
-                names.PLAIN_PATTERN,
+                names.check_server_name,
+                names.SERVER_PATTERN,
                 SERVERS_MAX,
                 'a = "100k/s"',
             ),
-            "the servers that do the requests, and what each can do",
+            'the servers that do the requests, and what each can do; "*": any other node that joins',
             REQUIRED,
             {"a": "100k/s"},
         ),
@@ -248,9 +257,7 @@ QUOTA = Record(
         ),
         "tenant": _tenants(
             Record({"limit": Key(Amount(), "all that it may use", REQUIRED, 5_000_000)}, "tenant"),
-            {"limit": 5_000_000},
-            nested=True,
-        ),
+            {"limit": 5_000_000}),
     },
     "quota",
 )
@@ -272,7 +279,7 @@ CLAIM = Record(
         "aging": Key(
             Span(SECOND_NS, 30 * DAY_NS), "nobody who asked later passes one that waits longer", "10min"
         ),
-        "tenant": _tenants(Record({"weight": _WEIGHT}, "tenant"), {"weight": 2}, optional=True),
+        "tenant": _tenants(Record({"weight": _WEIGHT}, "tenant"), {"weight": 2}),
     },
     "claim",
 )

@@ -7,11 +7,12 @@ from __future__ import annotations
 
 import re
 
+from bursar.policy.values import ANYONE
 from bursar.world import NAME_MAX_BYTES
 
 PLAIN_PATTERN = r"^[A-Za-z0-9][A-Za-z0-9._-]*$"
-TENANT_PATTERN = r"^[^\u0000-\u001f\u007f/]+$"
-NESTED_PATTERN = r"^[^\u0000-\u001f\u007f/]+(/[^\u0000-\u001f\u007f/]+)*$"
+SERVER_PATTERN = r"^(\*|[A-Za-z0-9][A-Za-z0-9._-]*)$"
+TENANT_PATTERN = r"^[^\u0000-\u001f\u007f/]+(/[^\u0000-\u001f\u007f/]+)*$"
 STORE_PATTERN = r"^(memory://|sqlite:///.+|zookeeper://[^/]+(/.*)?)$"
 WORDS_PATTERN = r"^(shm://|rediss?://.+)$"
 BACKEND_PATTERN = r"^(memcached://.+|file:///.+)$"
@@ -35,30 +36,30 @@ def check_plain_name(name: str) -> str | None:
     return None
 
 
+def check_server_name(name: str) -> str | None:
+    return None if name == ANYONE else check_plain_name(name)
+
+
 def check_tenant_name(name: str) -> str | None:
-    """Tenants are named by others (an API key, a customer), so all that prints is allowed."""
-    if not name.strip():
-        return "the name is empty"
-    if len(name.encode()) > NAME_MAX_BYTES:
-        return f"the name is longer than {NAME_MAX_BYTES} bytes"
-    if name != name.strip():
-        return "the name begins or ends with a space"
-    if not name.isprintable():
-        return "the name has a character that does not print"
-    if "/" in name:
-        return "the name has a '/', and only tenants of a quota are nested"
-    return None
-
-
-def check_nested_name(name: str) -> str | None:
-    """Tenants of a quota: "acme", or "acme/search" below it."""
+    """Tenants are named by others (an API key, a customer), so all that prints is allowed; "acme/search"
+    is below "acme", which counts for a quota, for templates and for rights."""
     parts = name.split("/")
     if len(parts) > NESTING_MAX:
         return f"tenants are nested {len(parts)} deep, more than {NESTING_MAX}"
     if len(name.encode()) > NAME_MAX_BYTES:
         return f"the name is longer than {NAME_MAX_BYTES} bytes"
-    wrong = next(filter(None, map(check_tenant_name, parts)), None)
+    wrong = next(filter(None, map(_check_part, parts)), None)
     return f"one of its parts will not do: {wrong}" if wrong and len(parts) > 1 else wrong
+
+
+def _check_part(name: str) -> str | None:
+    if not name.strip():
+        return "the name is empty"
+    if name != name.strip():
+        return "the name begins or ends with a space"
+    if not name.isprintable():
+        return "the name has a character that does not print"
+    return None
 
 
 def check_store(url: str) -> str | None:

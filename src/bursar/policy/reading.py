@@ -23,7 +23,8 @@ from bursar.policy.shapes import Complaint, Path, Place, is_read
 from bursar.policy.values import Policy, Table
 from bursar.units import write_size
 
-FILE_MAX_BYTES = 1024 * 1024
+FILE_MAX_BYTES = 16 * 1024 * 1024
+"""Room for 100,000 tenants."""
 PROBLEMS_MAX = 100
 WHOLE = "(whole file)"
 
@@ -39,14 +40,19 @@ def load(path: str | os.PathLike[str]) -> Policy:
 
 def parse(text: str, source: str = "policy") -> Policy:
     """Read a policy from TOML text; `source` is what messages call it. Raises PolicyError."""
-    if len(text) > FILE_MAX_BYTES:
-        raise _too_large(source, len(text))
-    table = _parse_toml(text, source)
+    table = read_table(text, source)
     complaints: list[Complaint] = []
     policy = _build(table, source, complaints)
     if policy is None:
         raise PolicyError(source, _number(complaints, find_lines(text)))
     return policy
+
+
+def read_table(text: str, source: str = "policy") -> dict[str, Any]:
+    """What TOML text says, not checked. Raises PolicyError if it is not TOML."""
+    if len(text) > FILE_MAX_BYTES:
+        raise _too_large(source, len(text))
+    return _parse_toml(text, source)
 
 
 def build(table: Mapping[str, Any], source: str = "policy") -> Policy:

@@ -24,6 +24,16 @@ Kind = Literal["rate", "share", "pool", "quota", "claim"]
 KINDS: tuple[Kind, ...] = ("rate", "share", "pool", "quota", "claim")
 
 
+ANYONE = "*"
+"""A template's name: "*" for whoever is not listed, "acme/*" for whoever is below acme and not listed."""
+
+TENANTS_MAX = 100_000
+
+
+def is_template(name: str) -> bool:
+    return name == ANYONE or name.endswith(f"/{ANYONE}")
+
+
 class Table(dict[str, ValueT]):
     """A mapping that cannot be changed. A dict underneath, so that it is encoded as one."""
 
@@ -112,17 +122,41 @@ class Resource(Frozen, frozen=True, kw_only=True, tag_field="kind"):
     name: str
     without_bursar: WithoutBursar = KEEP
     shadow: bool = False
+    max_tenants: int = TENANTS_MAX
 
     def tenant(self, name: str) -> Any:
-        """This tenant's terms. Raises UsageError for one that the policy does not list."""
+        """This tenant's terms. Raises UsageError for one that the policy neither lists nor has a
+        template for."""
+        found = self.find(name)
+        if found is not None:
+            return found
         tenants: Mapping[str, Any] = self.tenants  # type: ignore[attr-defined]
         return _find(tenants, name, "tenant", f"[resource.{self.name}.tenant]")
 
+    def find(self, name: str) -> Any:
+        """This tenant's terms: those listed for it, else those of the nearest template, else None."""
+        found = self.tenants.get(name)  # type: ignore[attr-defined]
+        if found is not None:
+            return found
+        templates: Mapping[str, Any] = self.templates  # type: ignore[attr-defined]
+        if not templates or is_template(name):
+            return None
+        folder = name.rpartition("/")[0]
+        while folder:
+            if f"{folder}/{ANYONE}" in templates:
+                return templates[f"{folder}/{ANYONE}"]
+            folder = folder.rpartition("/")[0]
+        return templates.get(ANYONE)
+
 
 class RatePolicy(Resource, frozen=True, kw_only=True, tag="rate"):
+    """any_server: the terms of a node that joins without being listed under `servers`; None: none may."""
+
     kind: ClassVar[Kind] = "rate"
     servers: Mapping[str, Server]
-    tenants: Mapping[str, RateTenant]
+    any_server: Server | None = None
+    tenants: Mapping[str, RateTenant] = Table()
+    templates: Mapping[str, RateTenant] = Table()
     period_ns: int = SECOND_NS
     interval_ns: int = SECOND_NS // 5
     adaptive_interval: bool = False
@@ -132,7 +166,8 @@ class RatePolicy(Resource, frozen=True, kw_only=True, tag="rate"):
 
 class SharePolicy(Resource, frozen=True, kw_only=True, tag="share"):
     kind: ClassVar[Kind] = "share"
-    tenants: Mapping[str, ShareTenant]
+    tenants: Mapping[str, ShareTenant] = Table()
+    templates: Mapping[str, ShareTenant] = Table()
     capacity: Rate | None = None
     interval_ns: int = 100 * MILLISECOND_NS
     costs: Literal["requests", "bytes"] = "requests"
@@ -143,7 +178,8 @@ class PoolPolicy(Resource, frozen=True, kw_only=True, tag="pool"):
     """client_capacity: the most that one client can do alone (C_L); None: profiled."""
 
     kind: ClassVar[Kind] = "pool"
-    tenants: Mapping[str, PoolTenant]
+    tenants: Mapping[str, PoolTenant] = Table()
+    templates: Mapping[str, PoolTenant] = Table()
     capacity: Rate | None = None
     client_capacity: Rate | None = None
     period_ns: int = SECOND_NS
@@ -156,13 +192,24 @@ class PoolPolicy(Resource, frozen=True, kw_only=True, tag="pool"):
 class QuotaPolicy(Resource, frozen=True, kw_only=True, tag="quota"):
     kind: ClassVar[Kind] = "quota"
     without_bursar: WithoutBursar = REFUSE
-    tenants: Mapping[str, QuotaTenant]
+    tenants: Mapping[str, QuotaTenant] = Table()
+    templates: Mapping[str, QuotaTenant] = Table()
     window: Literal["none", "hour", "day", "week", "month"] = "none"
     unit: str = "units"
     mode: Literal["exact", "fast"] = "exact"
     block: int = 1000
     warnings: tuple[int, ...] = (80, 95, 100)
     hold_expiry_ns: int = 5 * MINUTE_NS
+
+    def find(self, name: str) -> QuotaTenant | None:
+        """As everywhere; and who is below somebody counts against it, so that one must be known too."""
+        found: QuotaTenant | None = Resource.find(self, name)
+        if found is None or name in self.tenants:
+            return found
+        parent = name.rpartition("/")[0] or None
+        if parent is not None and self.find(parent) is None:
+            return None
+        return QuotaTenant(limit=found.limit, parent=parent)
 
 
 class ClaimPolicy(Resource, frozen=True, kw_only=True, tag="claim"):
@@ -172,6 +219,14 @@ class ClaimPolicy(Resource, frozen=True, kw_only=True, tag="claim"):
     dead_holder: Literal["keep", "requeue", "fail"] = "keep"
     aging_ns: int = 10 * MINUTE_NS
     tenants: Mapping[str, ClaimTenant] = Table()
+    templates: Mapping[str, ClaimTenant] = Table()
+
+    def find(self, name: str) -> ClaimTenant | None:
+        """Where nobody is listed, anybody may claim."""
+        if not self.tenants and not self.templates:
+            return ClaimTenant()
+        found: ClaimTenant | None = Resource.find(self, name)
+        return found
 
 
 ResourcePolicy = RatePolicy | SharePolicy | PoolPolicy | QuotaPolicy | ClaimPolicy

@@ -225,7 +225,7 @@ class Resource:
             self._check_key(ticket.key)
         if ticket.names:
             self._check_names(ticket.names)
-        if policy is not None and policy.tenants and tenant not in policy.tenants:
+        if policy is not None and policy.find(tenant) is None:
             raise Refused(
                 f'{self.name} has no tenant "{tenant}"{suggest(tenant, policy.tenants)}', reason="tenant"
             )

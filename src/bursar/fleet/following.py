@@ -1,0 +1,254 @@
+"""Keeps a node in step with its fleet: which terms are in force, and which nodes are up.
+
+The node enters itself in the store, for as long as its session lasts, and says there which version it
+runs. It follows the head: what changed is read, built into a policy, and handed to whoever runs the
+resources. A policy that this build does not understand is left alone: the node keeps the one it has,
+says so, and because its guards name the older head it opens no period and mints no unit until it can
+follow again.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from typing import Any
+
+from bursar.errors import (
+    BursarError,
+    NodeExistsError,
+    NodeMissingError,
+    SessionExpiredError,
+    StoreUnknownError,
+)
+from bursar.fleet import layout, tenants
+from bursar.fleet.documents import Document, read_document, read_head
+from bursar.fleet.layout import HEAD, NODES, Head, NodeRecord
+from bursar.policy import Policy, ResourcePolicy
+from bursar.policy.values import Table
+from bursar.world import MILLISECOND_NS, Check, Store, Watch, World
+
+RETRY_NS = 50 * MILLISECOND_NS
+
+Apply = Callable[[Policy], Awaitable[None]]
+"""Takes a policy that is in force from now on. What it raises is a problem that the node reports."""
+
+Route = Callable[[str, str], None]
+"""Learns where a node of this name listens."""
+
+
+class FleetView:
+    """Implements `bursar.world.Fleet`: what this node knows, kept up to date by its `Follower`."""
+
+    def __init__(self) -> None:
+        self.head = -1
+        self.up: dict[str, NodeRecord] = {}
+        self._callbacks: list[Callable[[], None]] = []
+
+    def guards(self) -> Sequence[Check]:
+        return () if self.head < 0 else (Check(HEAD, self.head),)
+
+    def nodes(self) -> Mapping[str, str]:
+        return {name: record.address for name, record in self.up.items()}
+
+    def follow(self, changed: Callable[[], None]) -> None:
+        self._callbacks.append(changed)
+
+    def see(self, up: dict[str, NodeRecord]) -> None:
+        before, self.up = self.nodes(), up
+        if self.nodes() != before:
+            for callback in self._callbacks:
+                callback()
+
+
+class Terms:
+    """The policy in force, put together from its text and the tenants that were set beside it. Reads
+    only what changed since it was read last."""
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+        self._document: Document | None = None
+        self._tenants: dict[str, dict[int, dict[str, Any]]] = {}
+        self._values: dict[str, dict[str, Any]] = {}
+        self._changes: dict[str, tuple[int, ...]] = {}
+
+    async def read(self, head: Head) -> Policy:
+        """Raises PolicyError: this build does not understand it."""
+        document = self._document
+        if document is None or document.version.number != head.version:
+            document = await read_document(self._store, head.version)
+            assert document is not None, "the head names one"
+            policy = document.policy
+            self._changes, self._values = {}, {}  # terms are read anew beside the new text
+            self._document = document
+        policy = document.policy
+        resources = {
+            name: await self._add(document, name, found, head) for name, found in policy.resources.items()
+        }
+        return Policy(resources=Table(resources), alert=policy.alert, source=document.source)
+
+    async def _add(
+        self, document: Document, name: str, policy: ResourcePolicy, head: Head
+    ) -> ResourcePolicy:
+        if not head.tenants.get(name):
+            return policy
+        index = await tenants.read_index(self._store, name)
+        known = self._changes.get(name, tenants.NO_TENANTS.changes)
+        changed = [shard for shard, count in enumerate(index.changes) if count != known[shard]]
+        shards = self._tenants.setdefault(name, {})
+        values = self._values.setdefault(name, {})
+        for shard in changed:
+            for tenant in shards.get(shard, ()):
+                values.pop(tenant, None)
+            shards[shard] = await tenants.read_shard(self._store, name, shard)
+        written = {tenant: terms for shard in changed for tenant, terms in shards[shard].items()}
+        others = {tenant: terms for shard in shards.values() for tenant, terms in shard.items()}
+        values.update(tenants.read_terms(document, name, written, others))
+        self._changes[name] = index.changes
+        return tenants.add_tenants(policy, values)
+
+
+class Follower:
+    """One node's. `record` is what the node says of itself; `view` what it knows of the others."""
+
+    def __init__(
+        self, world: World, view: FleetView, record: NodeRecord, apply: Apply, route: Route
+    ) -> None:
+        self.view = view
+        self.record = record
+        self._world = world
+        self._apply = apply
+        self._route = route
+        self._terms = Terms(world.store)
+        self._entered = 0
+        self._problems = 0
+        self.changed = asyncio.Event()
+        """Set whenever the node has taken a step; for whoever waits for a version."""
+
+    async def open(self) -> Policy | None:
+        """What is in force now, None for nothing; the node is not up yet."""
+        await layout.prepare(self._world.store)
+        await self._world.store.sync()
+        found = await read_head(self._world.store)
+        if found is None:
+            return None
+        policy = await self._terms.read(found[0])
+        self._take(found[0].version, found[1].version)
+        return policy
+
+    def _take(self, version: int, head: int) -> None:
+        self.view.head = head
+        self._say(version=version, head=head, problem="")
+
+    def _say(self, **fields: Any) -> None:
+        self.record = NodeRecord(
+            **{**{name: getattr(self.record, name) for name in self.record.__struct_fields__}, **fields}
+        )
+
+    async def enter(self) -> None:
+        """Say that the node is up, and see who else is."""
+        await self._persist(self._enter)
+        await self._persist(self._look_around)
+
+    def start(self) -> None:
+        self._world.spawn(self._follow_nodes(), "fleet.nodes")
+        self._world.spawn(self._follow_head(), "fleet.policy")
+
+    async def leave(self) -> None:
+        """Say that the node is going."""
+        try:
+            await self._world.store.delete(layout.node_path(self._world.name))
+        except NodeMissingError:
+            return
+
+    # -- following
+
+    async def _follow_head(self) -> None:
+        while True:
+            watch = await self._persist(lambda: self._world.store.watch(HEAD))
+            try:
+                while True:
+                    await self._catch_up()
+                    await watch.changed()
+            except SessionExpiredError:
+                await self._persist(self._enter)
+            finally:
+                watch.close()
+
+    async def _catch_up(self) -> None:
+        found = await self._persist(self._read_head)
+        if found is None or found[1].version == self.view.head:
+            return
+        head, stat = found
+        try:
+            policy = await self._persist(lambda: self._terms.read(head))
+            await self._apply(policy)
+        except BursarError as error:
+            self._say(problem=f"version {head.version} is not taken: {error}")
+            self._world.trace("fleet.not_taken", version=head.version, why=str(error)[:500])
+        else:
+            self._take(head.version, stat.version)
+        await self._persist(self._enter)
+        self.changed.set()
+
+    async def _read_head(self) -> Any:
+        await self._world.store.sync()
+        return await read_head(self._world.store)
+
+    async def _follow_nodes(self) -> None:
+        while True:
+            watch: Watch = await self._persist(lambda: self._world.store.watch(NODES))
+            try:
+                while True:
+                    await self._persist(self._look_around)
+                    await watch.changed()
+            except SessionExpiredError:
+                await self._persist(self._enter)
+            finally:
+                watch.close()
+
+    async def _look_around(self) -> None:
+        up: dict[str, NodeRecord] = {}
+        for name in await self._world.store.children(NODES):
+            found = await layout.fetch(self._world.store, f"{NODES}/{name}", NodeRecord)
+            if found is not None:
+                up[found[0].name] = found[0]
+        for record in up.values():
+            if record.name != self._world.name and record.address:
+                self._route(record.name, record.address)
+        self.view.see(up)
+
+    async def _enter(self) -> None:
+        """Make or renew the node's record; one of a former life, whose session is not over yet, makes
+        way."""
+        store, path = self._world.store, layout.node_path(self._world.name)
+        data = layout.write(self.record)
+        try:
+            stat = await store.exists(path)
+            if stat is not None and stat.owner == store.session:
+                await store.set(path, data)
+                return
+            if stat is not None:
+                await store.delete(path)
+            await store.create(path, data, ephemeral=True)
+        except (NodeExistsError, NodeMissingError):
+            await self._world.clock.sleep(RETRY_NS)
+            raise StoreUnknownError(f"{path} changes under our hands") from None
+
+    async def _persist(self, attempt: Callable[[], Awaitable[Any]]) -> Any:
+        """Try until the store has answered. What is tried may be done twice."""
+        while True:
+            session = self._world.store.session
+            try:
+                return await attempt()
+            except SessionExpiredError:
+                await self._renew(session)
+            except StoreUnknownError:
+                await self._world.clock.sleep(RETRY_NS)
+
+    async def _renew(self, expired: int) -> None:
+        if self._world.store.session != expired:
+            return
+        try:
+            await self._world.store.renew()
+        except StoreUnknownError:
+            await self._world.clock.sleep(RETRY_NS)

@@ -1,0 +1,214 @@
+"""Tenants that are set one by one, while it runs, beside those of the policy's text.
+
+They are kept in shards, hundreds of tenants to a node of the store, with one index a resource that
+says how often each shard was changed: whoever follows reads only what is new. Every change sets the
+head too, so that it counts as a change of terms (`Fleet.guards`). A tenant belongs to the text or is
+set here, never both.
+"""
+
+from __future__ import annotations
+
+import zlib
+from collections import defaultdict
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+import msgspec
+
+from bursar.errors import NodeExistsError, NodeMissingError, UsageError, VersionError
+from bursar.fleet import audit, layout
+from bursar.fleet.documents import Document, read_document, read_head
+from bursar.fleet.layout import HEAD, SHARDS, TENANTS, Head, Index
+from bursar.policy import ResourcePolicy, build
+from bursar.policy.values import Table, is_template
+from bursar.world import TRANSACTION_MAX_BYTES, Create, Operation, Set, Store
+
+Terms = Mapping[str, Any]
+"""A tenant's terms as one would write them in TOML: {"limit": "60k/s"}."""
+
+ROOM_BYTES = TRANSACTION_MAX_BYTES // 2
+AT_ONCE_MAX = 10_000
+"""Tenants of one call."""
+
+TRIES = 20
+NAMED_IN_AUDIT = 5
+
+_encode = msgspec.msgpack.Encoder().encode
+_decode = msgspec.msgpack.Decoder(dict[str, dict[str, Any]]).decode
+
+
+def shard_of(tenant: str) -> int:
+    return zlib.crc32(tenant.encode()) % SHARDS
+
+
+def index_path(resource: str) -> str:
+    return f"{TENANTS}/{resource}"
+
+
+def shard_path(resource: str, shard: int) -> str:
+    return f"{TENANTS}/{resource}/{shard:03d}"
+
+
+NO_TENANTS = Index(changes=(0,) * SHARDS, sizes=(0,) * SHARDS)
+
+
+async def read_index(store: Store, resource: str) -> Index:
+    found = await layout.fetch(store, index_path(resource), Index)
+    return NO_TENANTS if found is None else found[0]
+
+
+async def read_shard(store: Store, resource: str, shard: int) -> dict[str, dict[str, Any]]:
+    try:
+        data, _ = await store.get(shard_path(resource, shard))
+    except NodeMissingError:
+        return {}
+    return _decode(data)
+
+
+async def show_tenant(store: Store, resource: str, tenant: str) -> Terms | None:
+    """The terms that were set for it; None if none were."""
+    return (await read_shard(store, resource, shard_of(tenant))).get(tenant)
+
+
+async def list_tenants(
+    store: Store, resource: str, *, shard: int = 0, most: int = 1000
+) -> tuple[dict[str, Terms], int | None]:
+    """Tenants from that shard on, whole shards, until there are `most`; and the shard to go on with."""
+    index = await read_index(store, resource)
+    found: dict[str, Terms] = {}
+    for at in range(shard, SHARDS):
+        if len(found) >= most:
+            return found, at
+        if index.sizes[at]:
+            found.update(sorted((await read_shard(store, resource, at)).items()))
+    return found, None
+
+
+async def set_tenants(
+    store: Store, resource: str, changes: Mapping[str, Terms | None], *, by: str, at_ns: int
+) -> Head:
+    """Set terms, or remove those of a tenant (None); all of them or none, unless they are too many for
+    one transaction, which are then done one after the other. Raises UsageError or PolicyError before
+    anything is changed."""
+    if len(changes) > AT_ONCE_MAX:
+        raise UsageError(f"{len(changes)} tenants in one call; set at most {AT_ONCE_MAX} at once")
+    document = await read_document(store)
+    if document is None:
+        raise UsageError("there is no policy in the store yet: `bursar apply FILE` first")
+    await check_tenants(store, document, resource, changes)
+    shards: dict[int, dict[str, Terms | None]] = defaultdict(dict)
+    for tenant, terms in changes.items():
+        shards[shard_of(tenant)][tenant] = terms
+    left = list(shards.items())
+    head = None
+    while left or head is None:
+        head, left = await _write_some(store, resource, left, by, at_ns)
+    return head
+
+
+async def _write_some(
+    store: Store, resource: str, shards: list[tuple[int, dict[str, Terms | None]]], by: str, at_ns: int
+) -> tuple[Head, list[tuple[int, dict[str, Terms | None]]]]:
+    """As many shards as one transaction holds; what is left."""
+    for _ in range(TRIES):
+        await store.sync()
+        found = await read_head(store)
+        assert found is not None, "it was read before"
+        head, stat = found
+        operations, done, names = await _draft(store, resource, shards)
+        count = dict(head.tenants)
+        count[resource] = count.get(resource, 0) + 1
+        after = Head(version=head.version, tenants=count)
+        operations.append(Set(HEAD, layout.write(after), stat.version))
+        more = f" and {len(names) - NAMED_IN_AUDIT} more" if len(names) > NAMED_IN_AUDIT else ""
+        named = ", ".join(names[:NAMED_IN_AUDIT]) + more
+        operations.append(audit.record(by, at_ns, "tenant", resource, named, head.version))
+        try:
+            await store.transact(operations)
+        except (VersionError, NodeExistsError, NodeMissingError):
+            continue  # somebody else changed terms meanwhile
+        return after, shards[done:]
+    raise UsageError("others keep changing terms at the same time; try again")
+
+
+async def _draft(
+    store: Store, resource: str, shards: list[tuple[int, dict[str, Terms | None]]]
+) -> tuple[list[Operation], int, list[str]]:
+    """The operations for the first of these shards, how many of them, and whom they concern."""
+    operations: list[Operation] = []
+    found = await layout.fetch(store, index_path(resource), Index)
+    index = NO_TENANTS if found is None else found[0]
+    changes, sizes, names, size, done = list(index.changes), list(index.sizes), [], 0, 0
+    if found is None:
+        operations.append(Create(index_path(resource), b""))
+    for shard, wanted in shards:
+        before = await read_shard(store, resource, shard)
+        merged = {**before, **wanted}
+        after = {tenant: terms for tenant, terms in merged.items() if terms is not None}
+        data = _encode(after)
+        size += len(data)
+        if done and size > ROOM_BYTES:
+            break
+        path = shard_path(resource, shard)
+        operations.append(Set(path, data) if changes[shard] else Create(path, data))
+        changes[shard] += 1
+        sizes[shard] = len(after)
+        names += [f"{tenant} {'removed' if terms is None else 'set'}" for tenant, terms in wanted.items()]
+        done += 1
+    written = layout.write(Index(changes=tuple(changes), sizes=tuple(sizes)))
+    operations.append(Set(index_path(resource), written))
+    return operations, done, names
+
+
+async def check_tenants(
+    store: Store, document: Document, resource: str, changes: Mapping[str, Terms | None]
+) -> None:
+    """Refuse terms that are wrong, and tenants that the text of the policy lists."""
+    policy = document.policy.resource(resource)
+    for tenant, terms in changes.items():
+        if tenant in policy.tenants or is_template(tenant):
+            raise UsageError(
+                f'"{tenant}" of {resource} is in {document.source}: change it there, and `bursar apply` it'
+            )
+        if terms is None and await show_tenant(store, resource, tenant) is None:
+            raise UsageError(
+                f'{resource} has no tenant "{tenant}" that was set; `bursar tenant list` lists them'
+            )
+    wanted = {tenant: terms for tenant, terms in changes.items() if terms is not None}
+    index = await read_index(store, resource)
+    if len(policy.tenants) + sum(index.sizes) + len(wanted) > policy.max_tenants:
+        raise UsageError(f"{resource} takes at most {policy.max_tenants} tenants (max_tenants)")
+    above = {name: await show_tenant(store, resource, name) for name in list_above(wanted)}
+    read_terms(
+        document, resource, wanted, {name: terms for name, terms in above.items() if terms is not None}
+    )
+
+
+def list_above(tenants: Iterable[str]) -> set[str]:
+    """Whom any of them is below: "acme" for "acme/search"."""
+    found: set[str] = set()
+    for tenant in tenants:
+        while tenant := tenant.rpartition("/")[0]:
+            found.add(tenant)
+    return found
+
+
+def read_terms(
+    document: Document, resource: str, tenants: Mapping[str, Terms], others: Mapping[str, Terms]
+) -> dict[str, Any]:
+    """The values of terms as they are written; `others` are set too. Raises PolicyError."""
+    if not tenants:
+        return {}
+    raw = dict(document.table["resource"][resource])
+    known = {**others, **raw.get("tenant", {})}
+    above = {name: known[name] for name in list_above(tenants) if name in known}
+    raw["tenant"] = {**above, **{name: dict(terms) for name, terms in tenants.items()}}
+    built = build({"resource": {resource: raw}}, f"tenants of {resource}").resource(resource)
+    return {name: built.tenants[name] for name in tenants}
+
+
+def add_tenants(policy: ResourcePolicy, tenants: Mapping[str, Any]) -> ResourcePolicy:
+    """The policy with these tenants beside those that it lists."""
+    if not tenants:
+        return policy
+    return msgspec.structs.replace(policy, tenants=Table({**tenants, **policy.tenants}))
