@@ -23,13 +23,11 @@ from bursar.claims.statistics import ClaimStatistics, count
 from bursar.claims.tracker import Tracker
 from bursar.claims.verbs import Tasks, offer
 from bursar.errors import Refused, Unknown, UsageError
+from bursar.policy.live import LIVE
 from bursar.policy.values import ClaimPolicy
 from bursar.resource import Decider, Explanation, Granted, Offers, Ticket, check_change
 from bursar.resource.door import Resource
 from bursar.world import World
-
-LIVE = ("tenants", "aging_ns", "dead_holder", "shadow", "without_bursar")
-"""What of a policy can change while it runs."""
 
 
 def open_resource(world: World, name: str, policy: ClaimPolicy, **options: Any) -> Resource:
@@ -83,7 +81,7 @@ class ClaimDecider(Decider):
         await self.instance.stop()
 
     async def reconfigure(self, policy: ClaimPolicy) -> None:
-        check_change(self._policy, policy, LIVE)
+        check_change(self._policy, policy, LIVE["claim"])
         self._policy = self.tasks.policy = policy
         self.instance.reconfigure(policy.dead_holder, policy.aging_ns, _read_weights(policy))
 

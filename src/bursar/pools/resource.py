@@ -11,6 +11,7 @@ from typing import NamedTuple
 
 from bursar.errors import Refused, Unknown
 from bursar.policy import PoolPolicy
+from bursar.policy.live import LIVE
 from bursar.pools.capacity import AdaptiveCapacity, Capacity, FixedCapacity
 from bursar.pools.engine import Engine
 from bursar.pools.engine_book import EngineBook
@@ -46,9 +47,6 @@ waits so long for the next."""
 LIMIT_PART = 50
 """Of a tenant with a limit, at most one token in so many is out ahead of use: what idle callers hold of
 it until the period ends."""
-
-LIVE = ("tenants", "shadow", "without_bursar")
-"""What of a policy can change while the resource runs."""
 
 
 def open_resource(world: World, name: str, policy: PoolPolicy) -> Resource:
@@ -148,7 +146,7 @@ class PoolDecider(Decider):
     async def reconfigure(self, policy: PoolPolicy) -> None:
         """New reservations and limits hold from the next period on; what does not fit is refused, and
         then nothing has changed."""
-        check_change(self._policy, policy, LIVE)
+        check_change(self._policy, policy, LIVE["pool"])
         old = {name: client.reservation for name, client in self._book.clients.items()}
         new = {name: terms.reservation.per(policy.period_ns) for name, terms in policy.tenants.items()}
         try:

@@ -6,6 +6,7 @@ from collections.abc import Iterable
 from functools import partial
 
 from bursar.errors import Refused, Unknown, UsageError
+from bursar.policy.live import LIVE
 from bursar.policy.values import QuotaPolicy
 from bursar.quotas import accounts
 from bursar.quotas.balances import Account, Hold
@@ -34,9 +35,6 @@ ANSWER_NS = 200 * MILLISECOND_NS
 
 COARSE_NS = SECOND_NS // 2
 RETRY_NS = 10 * MILLISECOND_NS
-
-LIVE = ("tenants", "unit", "warnings", "hold_expiry_ns", "shadow", "without_bursar")
-"""What of a policy can change while the resource runs."""
 
 
 def open_resource(world: World, name: str, policy: QuotaPolicy) -> Resource:
@@ -83,7 +81,7 @@ class QuotaDecider(Decider):
 
     async def reconfigure(self, policy: QuotaPolicy) -> None:
         """New limits become top-ups and cuts; other settings need a restart."""
-        check_change(self._policy, policy, LIVE)
+        check_change(self._policy, policy, LIVE["quota"])
         old, self._policy = self._policy, policy
         self.watch.warnings = policy.warnings
         self.courier.homes.hold_expiry_ns = policy.hold_expiry_ns

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from bursar.errors import Refused, Unknown, UsageError
+from bursar.policy.live import LIVE
 from bursar.policy.values import RatePolicy, RateTenant
 from bursar.rates.blocks import JOURNALLED_ABOVE_NS, Blocks
 from bursar.rates.charges import Charge
@@ -22,9 +23,6 @@ from bursar.rates.views import Terms
 from bursar.resource import Ahead, Decider, Explanation, Granted, Offers, Seen, Ticket, check_change
 from bursar.resource.door import Resource
 from bursar.world import World
-
-LIVE = ("tenants", "shadow", "without_bursar")
-"""What of a policy can change while the resource runs."""
 
 
 def open_resource(world: World, name: str, policy: RatePolicy) -> Resource:
@@ -164,7 +162,7 @@ class RateDecider(Decider):
 
     async def reconfigure(self, policy: RatePolicy) -> None:
         """New terms hold from the next period on; servers, period and interval need a restart."""
-        check_change(self._policy, policy, LIVE)
+        check_change(self._policy, policy, LIVE["rate"])
         self._tell_terms(policy)
         for server in self.servers.values():
             server.without_bursar = policy.without_bursar

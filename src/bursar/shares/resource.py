@@ -7,6 +7,7 @@ from typing import NamedTuple
 from bursar.courier import Alarm
 from bursar.errors import Refused, UsageError
 from bursar.policy import SharePolicy
+from bursar.policy.live import LIVE
 from bursar.resource import (
     PLACE_NS,
     Ahead,
@@ -28,9 +29,6 @@ from bursar.shares.statistics import ShareStatistics, read_statistics
 from bursar.shares.target import Target
 from bursar.units import Rate
 from bursar.world import SECOND_NS, World
-
-LIVE = ("tenants", "capacity", "shadow", "without_bursar")
-"""What of a policy can change while the resource runs."""
 
 LARGEST_NS = 60 * SECOND_NS
 """A request goes whole, and while the target does it nobody else is served, whatever his weight: one
@@ -103,7 +101,7 @@ class ShareDecider(Decider):
         """Take a changed policy, from the next interval on. A tenant that is no longer in it
         leaves: its record is settled against the rest."""
         capacity = _check_capacity(self.name, policy)
-        check_change(self._policy, policy, LIVE)
+        check_change(self._policy, policy, LIVE["share"])
         self._book.set_tenants(policy.tenants)
         self._book.set_capacity(capacity)
         self._gate.set_capacity(capacity)
