@@ -52,7 +52,9 @@ def _describe_policy(policy: Policy) -> dict[str, Any]:
     """The policy as it was understood: every default filled in, quantities as whole numbers."""
     import msgspec
 
-    return {"file": policy.source, "ok": True, "problems": [], "policy": msgspec.to_builtins(policy)}
+    understood = msgspec.to_builtins(policy)
+    del understood["text"]
+    return {"file": policy.source, "ok": True, "problems": [], "policy": understood}
 
 
 def _warn(policy: Policy) -> list[str]:

@@ -19,15 +19,18 @@ from bursar.errors import (
     NodeMissingError,
     SessionExpiredError,
     StoreUnknownError,
+    UsageError,
 )
 from bursar.fleet import layout, tenants
 from bursar.fleet.documents import Document, read_document, read_head
-from bursar.fleet.layout import HEAD, NODES, Head, NodeRecord
+from bursar.fleet.layout import HEAD, MEMBERS, NODES, Head, Member, NodeRecord
 from bursar.policy import Policy, ResourcePolicy
 from bursar.policy.values import Table
-from bursar.world import MILLISECOND_NS, Check, Store, Watch, World
+from bursar.world import MILLISECOND_NS, SECOND_NS, Check, Store, Watch, World
 
 RETRY_NS = 50 * MILLISECOND_NS
+NAMESAKE_NS = 15 * SECOND_NS
+"""How long a node waits for the record of a former life to go: longer than a session lasts."""
 
 Apply = Callable[[Policy], Awaitable[None]]
 """Takes a policy that is in force from now on. What it raises is a problem that the node reports."""
@@ -42,6 +45,7 @@ class FleetView:
     def __init__(self) -> None:
         self.head = -1
         self.up: dict[str, NodeRecord] = {}
+        self.members: frozenset[str] = frozenset()
         self._callbacks: list[Callable[[], None]] = []
 
     def guards(self) -> Sequence[Check]:
@@ -53,7 +57,12 @@ class FleetView:
     def follow(self, changed: Callable[[], None]) -> None:
         self._callbacks.append(changed)
 
-    def see(self, up: dict[str, NodeRecord]) -> None:
+    def is_member(self, name: str) -> bool:
+        """Whether a node of this name may speak as a peer."""
+        return name in self.members or name in self.up
+
+    def see(self, up: dict[str, NodeRecord], members: frozenset[str]) -> None:
+        self.members = members
         before, self.up = self.nodes(), up
         if self.nodes() != before:
             for callback in self._callbacks:
@@ -111,7 +120,14 @@ class Follower:
     """One node's. `record` is what the node says of itself; `view` what it knows of the others."""
 
     def __init__(
-        self, world: World, view: FleetView, record: NodeRecord, apply: Apply, route: Route
+        self,
+        world: World,
+        view: FleetView,
+        record: NodeRecord,
+        apply: Apply,
+        route: Route,
+        *,
+        namesake_ns: int = NAMESAKE_NS,
     ) -> None:
         self.view = view
         self.record = record
@@ -119,20 +135,19 @@ class Follower:
         self._apply = apply
         self._route = route
         self._terms = Terms(world.store)
-        self._entered = 0
-        self._problems = 0
-        self.changed = asyncio.Event()
-        """Set whenever the node has taken a step; for whoever waits for a version."""
+        self.namesake_ns = namesake_ns
+        self._stepped = asyncio.Event()
 
     async def open(self) -> Policy | None:
-        """What is in force now, None for nothing; the node is not up yet."""
-        await layout.prepare(self._world.store)
-        await self._world.store.sync()
-        found = await read_head(self._world.store)
+        """What is in force now, None for nothing; the node is not up yet. Raises PolicyError: this build
+        does not understand it."""
+        await self._persist(lambda: layout.prepare(self._world.store))
+        found = await self._persist(self._read_head)
         if found is None:
             return None
-        policy = await self._terms.read(found[0])
-        self._take(found[0].version, found[1].version)
+        head, stat = found
+        policy: Policy = await self._persist(lambda: self._terms.read(head))
+        self._take(head.version, stat.version)
         return policy
 
     def _take(self, version: int, head: int) -> None:
@@ -145,7 +160,8 @@ class Follower:
         )
 
     async def enter(self) -> None:
-        """Say that the node is up, and see who else is."""
+        """Say that the node is up, and see who else is. Raises UsageError for a name that is taken."""
+        await self._persist(self._join)
         await self._persist(self._enter)
         await self._persist(self._look_around)
 
@@ -153,12 +169,28 @@ class Follower:
         self._world.spawn(self._follow_nodes(), "fleet.nodes")
         self._world.spawn(self._follow_head(), "fleet.policy")
 
-    async def leave(self) -> None:
-        """Say that the node is going."""
+    async def wait_for(self, version: int) -> None:
+        """Until the node runs that version, or has said why it does not. Raises UsageError."""
+        while self.record.version < version:
+            self._stepped.clear()
+            await self._stepped.wait()
+            if self.record.problem:
+                raise UsageError(self.record.problem)
+
+    async def _join(self) -> None:
+        member = Member(name=self._world.name, at_ns=self._world.clock.wall())
         try:
-            await self._world.store.delete(layout.node_path(self._world.name))
-        except NodeMissingError:
-            return
+            await self._world.store.create(layout.member_path(self._world.name), layout.write(member))
+        except NodeExistsError:
+            return  # it was a member before, and went without a word
+
+    async def leave(self) -> None:
+        """Say that the node is going, for good."""
+        for path in (layout.member_path(self._world.name), layout.node_path(self._world.name)):
+            try:
+                await self._world.store.delete(path)
+            except NodeMissingError:
+                continue
 
     # -- following
 
@@ -188,7 +220,7 @@ class Follower:
         else:
             self._take(head.version, stat.version)
         await self._persist(self._enter)
-        self.changed.set()
+        self._stepped.set()
 
     async def _read_head(self) -> Any:
         await self._world.store.sync()
@@ -215,24 +247,34 @@ class Follower:
         for record in up.values():
             if record.name != self._world.name and record.address:
                 self._route(record.name, record.address)
-        self.view.see(up)
+        members = await self._world.store.children(MEMBERS)
+        self.view.see(up, frozenset(map(layout.unquote_name, members)))
 
     async def _enter(self) -> None:
-        """Make or renew the node's record; one of a former life, whose session is not over yet, makes
-        way."""
+        """Make or renew the node's record. Raises UsageError if another node of its name is up, and stays."""
         store, path = self._world.store, layout.node_path(self._world.name)
         data = layout.write(self.record)
         try:
             stat = await store.exists(path)
             if stat is not None and stat.owner == store.session:
                 await store.set(path, data)
-                return
-            if stat is not None:
-                await store.delete(path)
-            await store.create(path, data, ephemeral=True)
+            else:
+                await self._wait_for_namesake(path)
+                await store.create(path, data, ephemeral=True)
         except (NodeExistsError, NodeMissingError):
-            await self._world.clock.sleep(RETRY_NS)
             raise StoreUnknownError(f"{path} changes under our hands") from None
+
+    async def _wait_for_namesake(self, path: str) -> None:
+        """A record of this name that is another session's is that of a former life, and goes with it, or
+        that of another node, and stays."""
+        until = self._world.clock.now() + self.namesake_ns
+        while await self._world.store.exists(path) is not None:
+            if self._world.clock.now() >= until:
+                raise UsageError(
+                    f"another node named {self._world.name} is up on this store: stop it, or give this one "
+                    "another name (--name, or name under [daemon])"
+                )
+            await self._world.clock.sleep(RETRY_NS)
 
     async def _persist(self, attempt: Callable[[], Awaitable[Any]]) -> Any:
         """Try until the store has answered. What is tried may be done twice."""

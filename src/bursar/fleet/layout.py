@@ -17,7 +17,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from typing import Any, TypeVar
-from urllib.parse import quote
+from urllib.parse import quote, unquote
 
 import msgspec
 
@@ -122,6 +122,10 @@ def quote_name(name: str) -> str:
     return quote(name, safe="").replace(".", "%2E")
 
 
+def unquote_name(part: str) -> str:
+    return unquote(part)
+
+
 def write(record: Any) -> bytes:
     return msgspec.json.encode(record)
 
@@ -141,5 +145,7 @@ async def fetch(store: Store, path: str, form: type[RecordT]) -> tuple[RecordT, 
 
 async def prepare(store: Store) -> None:
     """The folders, where they are missing."""
+    if await store.exists(FOLDERS[-1]) is not None:
+        return
     for folder in FOLDERS:
         await store.ensure(folder)

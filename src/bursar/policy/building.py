@@ -28,6 +28,7 @@ from bursar.policy.values import (
 
 DEFAULT_BATCH = 1000
 INTERVALS_IN_A_PERIOD = 5
+STATE = "bursar-state"
 
 Values = dict[str, Any]
 
@@ -123,9 +124,10 @@ BUILDERS: dict[str, Callable[[str, Values], ResourcePolicy]] = {
 
 
 def build_daemon(values: Values) -> DaemonPolicy:
-    plain = ("name", "listen", "metrics", "metrics_tenants", "metrics_token_file", "state", "token_file")
+    plain = ("name", "listen", "advertise", "metrics", "metrics_tenants", "metrics_token_file", "token_file")
     return DaemonPolicy(
         **{key: values[key] for key in plain},
+        state=values["state"] or f"{STATE}/{values['name']}",
         session_timeout_ns=values["session_timeout"],
         tls=Tls(**values["tls"]) if values["tls"] else None,
         peers=Table(values["peers"]),

@@ -32,6 +32,7 @@ DAEMON = Record(
     {
         "name": Key(PLAIN, "this daemon's name among its peers", "bursar"),
         "listen": Key(_ADDRESS, "where it listens for clients and peers", "127.0.0.1:7070"),
+        "advertise": Key(_ADDRESS, "where other nodes reach it; where it listens if left out"),
         "metrics": Key(
             Auto(_ADDRESS, word="off"),
             'where it serves /metrics, /live and /ready; "off": nowhere',
@@ -43,7 +44,10 @@ DAEMON = Record(
             1000,
         ),
         "metrics_token_file": Key(_FILE, "a file with the token that /metrics wants, as a bearer"),
-        "state": Key(Text("write the path of a directory"), "the directory of its journals", "bursar-state"),
+        "state": Key(
+            Text("write the path of a directory"),
+            "the directory of its journals; one of its name in bursar-state if left out",
+        ),
         "session_timeout": Key(
             Span(SECOND_NS, MINUTE_NS), "after this silence the store counts it as gone", "10s"
         ),

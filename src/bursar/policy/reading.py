@@ -14,6 +14,8 @@ from collections.abc import Mapping
 from pathlib import Path as FilePath
 from typing import Any
 
+import msgspec
+
 from bursar.errors import PolicyError, Problem
 from bursar.policy.building import BUILDERS, build_alert, build_daemon
 from bursar.policy.checks import CHECKS, check_alert, check_daemon
@@ -45,7 +47,7 @@ def parse(text: str, source: str = "policy") -> Policy:
     policy = _build(table, source, complaints)
     if policy is None:
         raise PolicyError(source, _number(complaints, find_lines(text)))
-    return policy
+    return msgspec.structs.replace(policy, text=text)
 
 
 def read_table(text: str, source: str = "policy") -> dict[str, Any]:

@@ -241,15 +241,16 @@ class Tls(Frozen, frozen=True, kw_only=True):
 
 
 class DaemonPolicy(Frozen, frozen=True, kw_only=True):
-    """How `bursar serve` runs. metrics None: no metrics are served; metrics_tenants: how many of a
-    resource's tenants have a label of their own there."""
+    """How `bursar serve` runs. advertise None: others reach it where it listens; metrics None: no metrics
+    are served; metrics_tenants: how many of a resource's tenants have a label of their own there."""
 
     name: str = "bursar"
     listen: str = "127.0.0.1:7070"
+    advertise: str | None = None
     metrics: str | None = "127.0.0.1:9464"
     metrics_tenants: int = 1000
     metrics_token_file: str | None = None
-    state: str = "bursar-state"
+    state: str = "bursar-state/bursar"
     session_timeout_ns: int = 10 * SECOND_NS
     tls: Tls | None = None
     token_file: str | None = None
@@ -265,13 +266,15 @@ class AlertPolicy(Frozen, frozen=True, kw_only=True):
 
 
 class Policy(Frozen, frozen=True, kw_only=True):
-    """A whole policy. `source` is where it was read, for messages; alert None: nothing is posted."""
+    """A whole policy. `source` is where it was read, for messages, `text` what was read there (nothing if
+    it was built by hand); alert None: nothing is posted."""
 
     resources: Mapping[str, ResourcePolicy]
     store: str = "memory://"
     daemon: DaemonPolicy = DaemonPolicy()
     alert: AlertPolicy | None = None
     source: str = "policy"
+    text: str = ""
 
     def resource(self, name: str) -> ResourcePolicy:
         """Raises UsageError, with the nearest name there is, for one that is not in the policy."""

@@ -13,7 +13,7 @@ from collections import Counter
 from collections.abc import Callable
 from typing import Any
 
-from bursar.errors import PolicyError
+from bursar.errors import PolicyError, StoreError, UsageError
 from bursar.policy import Policy, load
 from bursar.resource.clients import Clients
 from bursar.runtime import logs
@@ -131,10 +131,17 @@ class Daemon:
             self.counts["refused"] += 1
             logs.warning("policy.kept", why=str(error), remedy="correct the file, then send SIGHUP again")
             return
-        for name, what in (await self.host.apply(policy)).items():
-            logs.info("policy.applied", resource=name, outcome=what)
+        before = self.host.policy
+        if (policy.daemon, policy.store) != (before.daemon, before.store):
+            logs.warning("policy.daemon_changed", remedy="restart to apply what changed in [daemon] or store")
+        try:
+            version = await self.host.membership.change(policy)
+        except (UsageError, StoreError) as error:
+            self.counts["refused"] += 1
+            logs.warning("policy.kept", why=str(error), remedy="correct the file, then send SIGHUP again")
+            return
         self.counts["taken"] += 1
-        logs.info("policy.reloaded", source=policy.source)
+        logs.info("policy.reloaded", source=policy.source, version=version.number if version else "unchanged")
 
     def _describe(self, text: Exposition) -> None:
         """What the node counts beside its resources."""

@@ -7,18 +7,22 @@ from collections.abc import Mapping
 from pathlib import Path
 from urllib.parse import quote
 
-from bursar.errors import BursarError, UsageError
+import msgspec
+
+from bursar.errors import BursarError, CrashedError, StoreError, UsageError
 from bursar.policy import Policy
 from bursar.policy.values import QuotaPolicy, RatePolicy, ResourcePolicy
 from bursar.rates.blocks import JOURNALLED_ABOVE_NS
 from bursar.resource.door import Resource
 from bursar.runtime import kinds, logs
+from bursar.runtime.membership import MEMORY, Membership
 from bursar.runtime.world import LiveWorld, open_world
 from bursar.world import Clock
 
 STOP_TIMEOUT_S = 1.0
+LEAVE_TIMEOUT_S = 0.5
 TOKEN_MIN = 16
-MEMORY = "memory://"
+NOT_CHANGED = "not changed"
 
 
 class Host:
@@ -27,13 +31,15 @@ class Host:
     def __init__(self, world: LiveWorld, policy: Policy) -> None:
         self.world = world
         self.policy = policy
+        self.membership = Membership(world, policy, choose_store(policy), self._take)
         self.resources: dict[str, Resource] = {}
         self.policies: dict[str, ResourcePolicy] = {}
 
     @classmethod
     async def open(cls, policy: Policy, *, listen: str | None = None) -> Host:
-        """Open the node and start every resource. Raises BursarError; then nothing is left open.
-        A node with peers listens where the policy says, so that they can reach it."""
+        """Open the node and start every resource. A policy without resources is the node's own settings:
+        the fleet's counts. Raises BursarError; then nothing is left open. A node with peers listens where
+        the policy says, so that they can reach it."""
         daemon = policy.daemon
         kinds.prepare(policy.resources.values())
         world = await open_world(
@@ -47,12 +53,18 @@ class Host:
         )
         host = cls(world, policy)
         try:
-            for resource in policy.resources.values():
-                await host.add(resource)
+            await host._begin()
         except BaseException:
             await host.close()
             raise
         return host
+
+    async def _begin(self) -> None:
+        in_force = await self.membership.open()
+        kinds.prepare(in_force.resources.values())
+        for resource in in_force.resources.values():
+            await self.add(resource)
+        await self.membership.enter()
 
     @property
     def clock(self) -> Clock:
@@ -91,11 +103,18 @@ class Host:
         for name, wanted in policy.resources.items():
             if self.policies.get(name) != wanted:
                 done[name] = await self._change(name, wanted)
-        before = self.policy
-        if (policy.daemon, policy.store, policy.alert) != (before.daemon, before.store, before.alert):
-            done["daemon"] = "changed in the file; restart to apply it"
-        self.policy = policy
+        self.policy = msgspec.structs.replace(self.policy, resources=policy.resources, alert=policy.alert)
         return done
+
+    async def _take(self, policy: Policy) -> None:
+        """The fleet's policy is another one now. Raises UsageError if a resource did not take it."""
+        kinds.prepare(policy.resources.values())
+        done = await self.apply(policy)
+        for name, what in done.items():
+            logs.info("policy.applied", resource=name, outcome=what)
+        problems = [f"{name}: {what}" for name, what in done.items() if what.startswith(NOT_CHANGED)]
+        if problems:
+            raise UsageError("; ".join(problems))
 
     async def _change(self, name: str, wanted: ResourcePolicy) -> str:
         try:
@@ -103,17 +122,27 @@ class Host:
                 await self.add(wanted)
                 return "added"
             if wanted.kind != self.policies[name].kind:
-                return "not changed: a resource keeps its kind; restart to apply it"
+                return f"{NOT_CHANGED}: a resource keeps its kind; restart to apply it"
             await self.resources[name].reconfigure(wanted)
         except BursarError as error:
-            return f"not changed: {error}"
+            return f"{NOT_CHANGED}: {error}"
         self.policies[name] = wanted
         return "changed"
 
     async def close(self) -> None:
         """Stop every resource, each within a second, all at once; then the node."""
+        await self._leave()
         await asyncio.gather(*(self._stop(resource) for resource in self.resources.values()))
         await self.world.close()
+
+
+    async def _leave(self) -> None:
+        """First, so that nobody expects anything of it any more; but nobody waits long for a store."""
+        try:
+            async with asyncio.timeout(LEAVE_TIMEOUT_S):
+                await self.membership.leave()
+        except (TimeoutError, StoreError, CrashedError) as error:
+            logs.info("node.left_without_a_word", node=self.world.name, why=str(error) or "no answer in time")
 
 
 def choose_store(policy: Policy) -> str:

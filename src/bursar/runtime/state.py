@@ -3,6 +3,7 @@
 state/lock              held while the node lives; two nodes never share a directory
 state/incarnation       how many lives the node has had
 state/session           how to end its session in the store, should it be killed (`session_record`)
+state/store             which store its journals belong to
 state/journals/NAME     what its protocols remember
 """
 

@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from bursar.errors import CrashedError, UsageError
+from bursar.fleet.following import FleetView
 from bursar.policy.values import Tls
 from bursar.resource.checks import check_name
 from bursar.runtime import logs
@@ -89,6 +90,18 @@ class Node:
         journal = FileJournal(self._state.journal_path(name), self._disk)
         self._journals[name] = journal
         return journal
+
+    def recall(self, name: str) -> bytes | None:
+        """What was kept under that name in the state directory; None for nothing."""
+        try:
+            return None if self._state is None else (self._state.path / name).read_bytes()
+        except FileNotFoundError:
+            return None
+
+    def keep(self, name: str, data: bytes) -> None:
+        """Keep something small in the state directory, durably."""
+        if self._state is not None:
+            self._state.write(name, data)
 
     def trace(self, event: str, /, **fields: int | str | bool | None) -> None:
         logs.debug(event, node=self.name, **fields)
@@ -195,6 +208,7 @@ async def open_world(
         listening=listening,
         sockets=network,
         shared=shared,
+        fleet=FleetView(),
     )
 
 
