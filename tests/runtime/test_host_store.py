@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from bursar.errors import JournalError, Refused
+from bursar.errors import Refused, UsageError
 from bursar.policy import Policy, parse
 from bursar.runtime.client import connect
 from bursar.runtime.host import Host, choose_store
@@ -37,7 +37,7 @@ async def test_a_quota_is_used_up_after_a_restart_too(tmp_path: Path) -> None:
 
 async def test_a_ledger_whose_store_is_gone_is_not_taken_up(tmp_path: Path) -> None:
     await use(make_policy(tmp_path), 70)
-    with pytest.raises(JournalError, match="restore the store, or begin anew"):
+    with pytest.raises(UsageError, match="bursar store adopt"):
         await use(make_policy(tmp_path, store=f"sqlite://{tmp_path}/another.db"), 1)
 
 

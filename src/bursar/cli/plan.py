@@ -40,19 +40,29 @@ def plan(
     Example: bursar plan examples/policy.toml --assume 100k/s
     """
     from bursar.policy import load
-    from bursar.policy.values import PoolPolicy, RatePolicy
-    from bursar.rates.plan import plan as make_plan
 
     loaded = load(policy)
-    assumed = read_assumed(assume)
-    found: list[tuple[RatePolicy | PoolPolicy, Plan | None]] = []
-    for resource in loaded.resources.values():
-        if isinstance(resource, RatePolicy | PoolPolicy):
-            question = _ask(resource, assumed)
-            found.append((resource, make_plan(question) if question else None))
+    found = _plan_all(loaded, read_assumed(assume))
     typer.echo(json.dumps(_describe(found), indent=2) if as_json else _write(loaded, found))
     if any(made is not None and not made.feasible for _, made in found):
         raise typer.Exit(FAILED)
+
+
+def write_plan(policy: Policy) -> str:
+    """What is to be said of the reservations of a policy; nothing if there is none."""
+    return _write(policy, found) if (found := _plan_all(policy, None)) else ""
+
+
+def _plan_all(policy: Policy, assumed: Rate | None) -> list[tuple[RatePolicy | PoolPolicy, Plan | None]]:
+    from bursar.policy.values import PoolPolicy, RatePolicy
+    from bursar.rates.plan import plan as make_plan
+
+    found: list[tuple[RatePolicy | PoolPolicy, Plan | None]] = []
+    for resource in policy.resources.values():
+        if isinstance(resource, RatePolicy | PoolPolicy):
+            question = _ask(resource, assumed)
+            found.append((resource, make_plan(question) if question else None))
+    return found
 
 
 def read_assumed(text: str | None) -> Rate | None:

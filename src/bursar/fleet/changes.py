@@ -91,9 +91,7 @@ async def apply(
     if not proposal.possible:
         raise ImpossibleChangeError("; ".join(_explain(proposal)))
     base = proposal.expected if expected is None else expected
-    return await write_document(
-        store, text, by=by, at_ns=at_ns, origin=origin, note=note, expected=base
-    )
+    return await write_document(store, text, by=by, at_ns=at_ns, origin=origin, note=note, expected=base)
 
 
 async def rollback(store: Store, number: int, *, by: str, at_ns: int) -> Version:
@@ -162,8 +160,8 @@ def compare(before: Policy | None, after: Policy, *, running: bool = True) -> It
             yield Change(f"resource.{name}", old[name].kind, "")
     for name, policy in after.resources.items():
         if name not in old:
-            tenants = f"{policy.kind} with {len(policy.tenants)} tenants"
-            yield Change(f"resource.{name}", "", tenants)
+            count = len(policy.tenants)
+            yield Change(f"resource.{name}", "", f"{policy.kind}, {count} tenant{'' if count == 1 else 's'}")
         elif old[name].kind != policy.kind:
             why = "a resource keeps its kind: give the new one another name" if running else ""
             yield Change(f"resource.{name}.kind", old[name].kind, policy.kind, why)

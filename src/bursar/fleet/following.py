@@ -95,9 +95,7 @@ class Terms:
         }
         return Policy(resources=Table(resources), alert=policy.alert, source=document.source)
 
-    async def _add(
-        self, document: Document, name: str, policy: ResourcePolicy, head: Head
-    ) -> ResourcePolicy:
+    async def _add(self, document: Document, name: str, policy: ResourcePolicy, head: Head) -> ResourcePolicy:
         if not head.tenants.get(name):
             return policy
         index = await tenants.read_index(self._store, name)

@@ -60,6 +60,7 @@ __all__ = [
     "build",
     "load",
     "parse",
+    "settle",
 ]
 
 
@@ -85,3 +86,11 @@ def build(table: Mapping[str, Any], source: str = "policy") -> Policy:
     from bursar.policy.reading import build
 
     return build(table, source)
+
+
+def settle(policy: Policy | None, settings: Mapping[str, Any], store: str | None = None) -> Policy:
+    """A policy with settings of the node's own in place of its file's [daemon]; without a policy they
+    are all there is. Raises PolicyError."""
+    from bursar.policy.reading import settle
+
+    return settle(policy, settings, store)

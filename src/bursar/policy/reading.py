@@ -19,7 +19,7 @@ import msgspec
 from bursar.errors import PolicyError, Problem
 from bursar.policy.building import BUILDERS, build_alert, build_daemon
 from bursar.policy.checks import CHECKS, check_alert, check_daemon
-from bursar.policy.keys import POLICY
+from bursar.policy.keys import DAEMON, POLICY
 from bursar.policy.outline import DEPTH_MAX, Lines, find_key, find_lines, find_too_deep
 from bursar.policy.shapes import Complaint, Path, Place, is_read
 from bursar.policy.values import Policy, Table
@@ -48,6 +48,33 @@ def parse(text: str, source: str = "policy") -> Policy:
     if policy is None:
         raise PolicyError(source, _number(complaints, find_lines(text)))
     return msgspec.structs.replace(policy, text=text)
+
+
+def settle(policy: Policy | None, settings: Mapping[str, Any], store: str | None = None) -> Policy:
+    """A policy with settings of the node's own, written as in [daemon], in place of those of its file;
+    without a policy they are all there is. Raises PolicyError."""
+    source = "the node's settings"
+    before = _read_daemon(policy)
+    complaints: list[Complaint] = []
+    place = Place(complaints)
+    url = store or (policy.store if policy is not None else "memory://")
+    POLICY.keys["store"].shape.read(url, place.at("store"))
+    found = DAEMON.read({**before, **settings}, place.at("daemon"))
+    if not complaints:
+        check_daemon(found, url, place.at("daemon"))
+    if complaints:
+        raise PolicyError(source, _number(complaints, {}))
+    daemon = build_daemon(found)
+    if policy is None:
+        return Policy(resources=Table(), store=url, daemon=daemon, source=source)
+    return msgspec.structs.replace(policy, store=url, daemon=daemon)
+
+
+def _read_daemon(policy: Policy | None) -> dict[str, Any]:
+    """[daemon] as it is written in the policy's text."""
+    if policy is None or not policy.text:
+        return {}
+    return dict(read_table(policy.text, policy.source).get("daemon", {}))
 
 
 def read_table(text: str, source: str = "policy") -> dict[str, Any]:

@@ -138,15 +138,20 @@ class Resource(Frozen, frozen=True, kw_only=True, tag_field="kind"):
         found = self.tenants.get(name)  # type: ignore[attr-defined]
         if found is not None:
             return found
+        template = self.find_template(name)
+        return None if template is None else self.templates[template]  # type: ignore[attr-defined]
+
+    def find_template(self, name: str) -> str | None:
+        """The nearest template that covers a tenant: "acme/*" rather than "*"."""
         templates: Mapping[str, Any] = self.templates  # type: ignore[attr-defined]
         if not templates or is_template(name):
             return None
         folder = name.rpartition("/")[0]
         while folder:
             if f"{folder}/{ANYONE}" in templates:
-                return templates[f"{folder}/{ANYONE}"]
+                return f"{folder}/{ANYONE}"
             folder = folder.rpartition("/")[0]
-        return templates.get(ANYONE)
+        return ANYONE if ANYONE in templates else None
 
 
 class RatePolicy(Resource, frozen=True, kw_only=True, tag="rate"):

@@ -154,6 +154,11 @@ class Daemon:
         ):
             for event, count in counts.items():
                 text.add(name, "counter", what, {"event": event.replace(".", "_")}, count)
+        record, view = self.host.membership.follower.record, self.host.membership.view
+        text.add("bursar_policy_version", "gauge", "the version of the policy that it runs", {}, record.version)
+        behind = "whether it could not take over the policy in force"
+        text.add("bursar_policy_problem", "gauge", behind, {}, bool(record.problem))
+        text.add("bursar_fleet_nodes", "gauge", "nodes of its fleet that are up", {}, len(view.up))
         held = "grants that clients have not given back"
         text.add("bursar_clients_grants", "gauge", held, {}, self.clients.held)
         for (alert, resource), count in self._alerts.counts.items():

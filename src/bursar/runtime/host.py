@@ -108,10 +108,12 @@ class Host:
 
     async def _take(self, policy: Policy) -> None:
         """The fleet's policy is another one now. Raises UsageError if a resource did not take it."""
-        kinds.prepare(policy.resources.values())
+        # A kind that is new here is loaded and compiled, which takes seconds once on a machine.
+        await asyncio.to_thread(kinds.prepare, list(policy.resources.values()))
         done = await self.apply(policy)
         for name, what in done.items():
             logs.info("policy.applied", resource=name, outcome=what)
+        logs.info("policy.taken", source=policy.source)
         problems = [f"{name}: {what}" for name, what in done.items() if what.startswith(NOT_CHANGED)]
         if problems:
             raise UsageError("; ".join(problems))
