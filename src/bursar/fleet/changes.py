@@ -10,13 +10,14 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from bursar.errors import UsageError
+from bursar.errors import PolicyError, UsageError
 from bursar.fleet import layout
-from bursar.fleet.documents import SCHEMA, Document, read_document, read_head, write_document
-from bursar.fleet.layout import NODES, Head, NodeRecord, Version
-from bursar.fleet.tenants import read_index, read_shard
+from bursar.fleet.documents import SCHEMA, read_document, read_head, write_document
+from bursar.fleet.layout import NODES, NodeRecord, Version
+from bursar.fleet.tenants import read_index, read_shard, read_terms
 from bursar.policy import Policy, ResourcePolicy, parse
 from bursar.policy.live import LIVE, RESTART, WHY_NOT
+from bursar.policy.reading import read_table
 from bursar.world import Store
 
 NAMED_MAX = 5
@@ -71,7 +72,7 @@ async def propose(store: Store, text: str, source: str = "policy") -> Proposal:
     up = await list_nodes(store)
     before = document.policy if document is not None else None
     changes = tuple(compare(before, policy, running=bool(up)))
-    problems = [*_find_old_builds(up), *await _find_doubles(store, document, policy)]
+    problems = [*_find_old_builds(up), *await _find_clashes(store, policy)]
     return Proposal(policy, document.version.number if document else 0, changes, tuple(problems))
 
 
@@ -123,29 +124,36 @@ def _find_old_builds(up: list[NodeRecord]) -> Iterator[str]:
             )
 
 
-async def _find_doubles(store: Store, document: Document | None, policy: Policy) -> list[str]:
-    """A tenant belongs to the text or was set by itself, not both; and what was set must have a
-    resource."""
+async def _find_clashes(store: Store, policy: Policy) -> list[str]:
+    """What the text would do to tenants that were set by themselves: one belongs to the text or was set,
+    not both; it must have a resource, and its terms must be right beside the new text."""
     found = await read_head(store)
-    head = Head(version=0) if found is None else found[0]
     problems: list[str] = []
-    for name in head.tenants:
+    for name in found[0].tenants if found is not None else ():
         index = await read_index(store, name)
-        used = [shard for shard, size in enumerate(index.sizes) if size]
-        if used and name not in policy.resources:
-            problems.append(
-                f"{name} has {sum(index.sizes)} tenants that were set by themselves: remove them first"
-            )
-        elif used:
-            listed = policy.resources[name].tenants
-            names = [tenant for shard in used for tenant in await read_shard(store, name, shard)]
-            both = [tenant for tenant in names if tenant in listed]
-            if both:
-                problems.append(
-                    f"{', '.join(both[:NAMED_MAX])} of {name} {'was' if len(both) == 1 else 'were'} set by "
-                    f"`bursar tenant set`: leave out of the file, or `bursar tenant remove` first"
-                )
+        terms: dict[str, Any] = {}
+        for shard in (shard for shard, size in enumerate(index.sizes) if size):
+            terms |= await read_shard(store, name, shard)
+        if terms:
+            problems += _find_clashes_of(policy, name, terms)
     return problems
+
+
+def _find_clashes_of(policy: Policy, name: str, terms: Mapping[str, Any]) -> list[str]:
+    if name not in policy.resources:
+        return [f"{name} has {len(terms)} tenants that were set by themselves: remove them first"]
+    both = [tenant for tenant in terms if tenant in policy.resources[name].tenants]
+    if both:
+        were = "was" if len(both) == 1 else "were"
+        return [
+            f"{', '.join(both[:NAMED_MAX])} of {name} {were} set by `bursar tenant set`: leave out of the "
+            "file, or `bursar tenant remove` first"
+        ]
+    try:
+        read_terms(read_table(policy.text, policy.source), name, terms, terms)
+    except PolicyError as error:
+        return [f"tenants that were set by themselves do not go with it: {error}"]
+    return []
 
 
 # -- comparing

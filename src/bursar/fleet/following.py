@@ -109,7 +109,7 @@ class Terms:
             shards[shard] = await tenants.read_shard(self._store, name, shard)
         written = {tenant: terms for shard in changed for tenant, terms in shards[shard].items()}
         others = {tenant: terms for shard in shards.values() for tenant, terms in shard.items()}
-        values.update(tenants.read_terms(document, name, written, others))
+        values.update(tenants.read_terms(document.table, name, written, others))
         self._changes[name] = index.changes
         return tenants.add_tenants(policy, values)
 

@@ -92,72 +92,72 @@ async def set_tenants(
     anything is changed."""
     if len(changes) > AT_ONCE_MAX:
         raise UsageError(f"{len(changes)} tenants in one call; set at most {AT_ONCE_MAX} at once")
-    document = await read_document(store)
-    if document is None:
-        raise UsageError("there is no policy in the store yet: `bursar apply FILE` first")
-    await check_tenants(store, document, resource, changes)
-    shards: dict[int, dict[str, Terms | None]] = defaultdict(dict)
-    for tenant, terms in changes.items():
-        shards[shard_of(tenant)][tenant] = terms
-    left = list(shards.items())
-    head = None
-    while left or head is None:
-        head, left = await _write_some(store, resource, left, by, at_ns)
-    return head
-
-
-async def _write_some(
-    store: Store, resource: str, shards: list[tuple[int, dict[str, Terms | None]]], by: str, at_ns: int
-) -> tuple[Head, list[tuple[int, dict[str, Terms | None]]]]:
-    """As many shards as one transaction holds; what is left."""
+    left = dict(changes)
     for _ in range(TRIES):
         await store.sync()
         found = await read_head(store)
-        assert found is not None, "it was read before"
-        head, stat = found
-        operations, done, names = await _draft(store, resource, shards)
-        count = dict(head.tenants)
-        count[resource] = count.get(resource, 0) + 1
-        after = Head(version=head.version, tenants=count)
-        operations.append(Set(HEAD, layout.write(after), stat.version))
-        more = f" and {len(names) - NAMED_IN_AUDIT} more" if len(names) > NAMED_IN_AUDIT else ""
-        named = ", ".join(names[:NAMED_IN_AUDIT]) + more
-        operations.append(audit.record(by, at_ns, "tenant", resource, named, head.version))
+        if found is None:
+            raise UsageError("there is no policy in the store yet: `bursar apply FILE` first")
+        document = await read_document(store, found[0].version)
+        assert document is not None, "the head names one"
+        await check_tenants(store, document, resource, left)
+        operations, done = await _draft(store, resource, left)
+        head = _count_change(found[0], resource)
+        operations.append(Set(HEAD, layout.write(head), found[1].version))
+        operations.append(audit.record(by, at_ns, "tenant", resource, _name(done), head.version))
         try:
             await store.transact(operations)
         except (VersionError, NodeExistsError, NodeMissingError):
-            continue  # somebody else changed terms meanwhile
-        return after, shards[done:]
+            continue  # somebody else changed terms meanwhile: look again at what that means for these
+        left = {tenant: terms for tenant, terms in left.items() if tenant not in done}
+        if not left:
+            return head
     raise UsageError("others keep changing terms at the same time; try again")
 
 
+def _count_change(head: Head, resource: str) -> Head:
+    return Head(version=head.version, tenants={**head.tenants, resource: head.tenants.get(resource, 0) + 1})
+
+
+def _name(done: Mapping[str, Terms | None]) -> str:
+    """The first of them, for the audit."""
+    first = [f"{tenant} {'removed' if terms is None else 'set'}" for tenant, terms in done.items()]
+    more = len(first) - NAMED_IN_AUDIT
+    return ", ".join(first[:NAMED_IN_AUDIT]) + (f" and {more} more" if more > 0 else "")
+
+
 async def _draft(
-    store: Store, resource: str, shards: list[tuple[int, dict[str, Terms | None]]]
-) -> tuple[list[Operation], int, list[str]]:
-    """The operations for the first of these shards, how many of them, and whom they concern."""
-    operations: list[Operation] = []
+    store: Store, resource: str, changes: Mapping[str, Terms | None]
+) -> tuple[list[Operation], dict[str, Terms | None]]:
+    """The operations for as many of the changes as one transaction holds, and which those are."""
     found = await layout.fetch(store, index_path(resource), Index)
     index = NO_TENANTS if found is None else found[0]
-    changes, sizes, names, size, done = list(index.changes), list(index.sizes), [], 0, 0
-    if found is None:
-        operations.append(Create(index_path(resource), b""))
-    for shard, wanted in shards:
-        before = await read_shard(store, resource, shard)
-        merged = {**before, **wanted}
+    operations: list[Operation] = [] if found is not None else [Create(index_path(resource), b"")]
+    counts, sizes, size = list(index.changes), list(index.sizes), 0
+    done: dict[str, Terms | None] = {}
+    for shard, wanted in _sort(changes).items():
+        merged = {**await read_shard(store, resource, shard), **wanted}
         after = {tenant: terms for tenant, terms in merged.items() if terms is not None}
         data = _encode(after)
         size += len(data)
         if done and size > ROOM_BYTES:
             break
         path = shard_path(resource, shard)
-        operations.append(Set(path, data) if changes[shard] else Create(path, data))
-        changes[shard] += 1
+        operations.append(Set(path, data) if counts[shard] else Create(path, data))
+        counts[shard] += 1
         sizes[shard] = len(after)
-        names += [f"{tenant} {'removed' if terms is None else 'set'}" for tenant, terms in wanted.items()]
-        done += 1
-    written = layout.write(Index(changes=tuple(changes), sizes=tuple(sizes)))
+        done |= wanted
+    written = layout.write(Index(changes=tuple(counts), sizes=tuple(sizes)))
     operations.append(Set(index_path(resource), written))
-    return operations, done, names
+    return operations, done
+
+
+def _sort(changes: Mapping[str, Terms | None]) -> dict[int, dict[str, Terms | None]]:
+    """Into their shards."""
+    shards: dict[int, dict[str, Terms | None]] = defaultdict(dict)
+    for tenant, terms in changes.items():
+        shards[shard_of(tenant)][tenant] = terms
+    return shards
 
 
 async def check_tenants(
@@ -165,23 +165,42 @@ async def check_tenants(
 ) -> None:
     """Refuse terms that are wrong, and tenants that the text of the policy lists."""
     policy = document.policy.resource(resource)
-    for tenant, terms in changes.items():
+    for tenant in changes:
         if tenant in policy.tenants or is_template(tenant):
             raise UsageError(
                 f'"{tenant}" of {resource} is in {document.source}: change it there, and `bursar apply` it'
             )
-        if terms is None and await show_tenant(store, resource, tenant) is None:
-            raise UsageError(
-                f'{resource} has no tenant "{tenant}" that was set; `bursar tenant list` lists them'
-            )
-    wanted = {tenant: terms for tenant, terms in changes.items() if terms is not None}
     index = await read_index(store, resource)
-    if len(policy.tenants) + sum(index.sizes) + len(wanted) > policy.max_tenants:
+    new = 0
+    for shard, wanted in _sort(changes).items():
+        known = await read_shard(store, resource, shard) if index.sizes[shard] else {}
+        for tenant, terms in wanted.items():
+            new += terms is not None and tenant not in known
+            if terms is None and tenant not in known:
+                raise UsageError(
+                    f'{resource} has no tenant "{tenant}" that was set; `bursar tenant list` lists them'
+                )
+    if len(policy.tenants) + sum(index.sizes) + new > policy.max_tenants:
         raise UsageError(f"{resource} takes at most {policy.max_tenants} tenants (max_tenants)")
-    above = {name: await show_tenant(store, resource, name) for name in list_above(wanted)}
-    read_terms(
-        document, resource, wanted, {name: terms for name, terms in above.items() if terms is not None}
-    )
+    await _check_parents(store, policy, resource, index, changes)
+    given = {tenant: terms for tenant, terms in changes.items() if terms is not None}
+    above = {name: await show_tenant(store, resource, name) for name in list_above(given)}
+    others = {name: terms for name, terms in above.items() if terms is not None}
+    read_terms(document.table, resource, given, others)
+
+
+async def _check_parents(
+    store: Store, policy: ResourcePolicy, resource: str, index: Index, changes: Mapping[str, Terms | None]
+) -> None:
+    """Nobody is removed whom others count against."""
+    removed = {tenant for tenant, terms in changes.items() if terms is None}
+    if policy.kind != "quota" or not removed:
+        return
+    for shard in (shard for shard, size in enumerate(index.sizes) if size):
+        for tenant in await read_shard(store, resource, shard):
+            parent = tenant.rpartition("/")[0]
+            if parent in removed and tenant not in removed:
+                raise UsageError(f'"{tenant}" is below "{parent}": remove it first, or both at once')
 
 
 def list_above(tenants: Iterable[str]) -> set[str]:
@@ -194,12 +213,13 @@ def list_above(tenants: Iterable[str]) -> set[str]:
 
 
 def read_terms(
-    document: Document, resource: str, tenants: Mapping[str, Terms], others: Mapping[str, Terms]
+    table: Mapping[str, Any], resource: str, tenants: Mapping[str, Terms], others: Mapping[str, Terms]
 ) -> dict[str, Any]:
-    """The values of terms as they are written; `others` are set too. Raises PolicyError."""
+    """The values of terms as they are written, beside a policy's text; `others` are set too. Raises
+    PolicyError."""
     if not tenants:
         return {}
-    raw = dict(document.table["resource"][resource])
+    raw = dict(table["resource"][resource])
     known = {**others, **raw.get("tenant", {})}
     above = {name: known[name] for name in list_above(tenants) if name in known}
     raw["tenant"] = {**above, **{name: dict(terms) for name, terms in tenants.items()}}

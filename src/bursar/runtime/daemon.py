@@ -155,7 +155,8 @@ class Daemon:
             for event, count in counts.items():
                 text.add(name, "counter", what, {"event": event.replace(".", "_")}, count)
         record, view = self.host.membership.follower.record, self.host.membership.view
-        text.add("bursar_policy_version", "gauge", "the version of the policy that it runs", {}, record.version)
+        runs = "the version of the policy that it runs"
+        text.add("bursar_policy_version", "gauge", runs, {}, record.version)
         behind = "whether it could not take over the policy in force"
         text.add("bursar_policy_problem", "gauge", behind, {}, bool(record.problem))
         text.add("bursar_fleet_nodes", "gauge", "nodes of its fleet that are up", {}, len(view.up))
