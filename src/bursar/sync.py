@@ -315,6 +315,12 @@ class Bursar:
     def statistics(self, resource: str) -> Statistics:
         return self._thread.wait_for(self._bursar.statistics(resource))
 
+    def set_tenants(self, resource: str, tenants: Mapping[str, Mapping[str, Any] | None]) -> None:
+        self._thread.wait_for(self._bursar.set_tenants(resource, tenants))
+
+    def tenants(self, resource: str) -> dict[str, Mapping[str, Any]]:
+        return self._thread.wait_for(self._bursar.tenants(resource))
+
     def fallbacks(self, resource: str) -> Mapping[str, int]:
         return self._bursar.fallbacks(resource)
 

@@ -12,7 +12,7 @@ from typing import Any
 
 from bursar.errors import PolicyError, UsageError
 from bursar.fleet import layout
-from bursar.fleet.documents import SCHEMA, read_document, read_head, write_document
+from bursar.fleet.documents import SCHEMA, Document, read_document, read_head, write_document
 from bursar.fleet.layout import NODES, NodeRecord, Version
 from bursar.fleet.tenants import read_index, read_shard, read_terms
 from bursar.policy import Policy, ResourcePolicy, parse
@@ -70,10 +70,21 @@ async def propose(store: Store, text: str, source: str = "policy") -> Proposal:
     await store.sync()
     document = await read_document(store)
     up = await list_nodes(store)
-    before = document.policy if document is not None else None
+    before = _understand(document)
     changes = tuple(compare(before, policy, running=bool(up)))
     problems = [*_find_old_builds(up), *await _find_clashes(store, policy)]
     return Proposal(policy, document.version.number if document else 0, changes, tuple(problems))
+
+
+def _understand(document: Document | None) -> Policy | None:
+    try:
+        return document.policy if document is not None else None
+    except PolicyError as error:
+        assert document is not None
+        raise UsageError(
+            f"version {document.version.number} in the store was written by another build of bursar, and "
+            f"this one does not understand it: use that build ({error})"
+        ) from error
 
 
 async def apply(

@@ -175,6 +175,13 @@ class Follower:
             if self.record.problem:
                 raise UsageError(self.record.problem)
 
+    async def catch_up(self) -> None:
+        """Until the node has seen every change of terms that was made before."""
+        found = await self._persist(self._read_head)
+        while found is not None and self.view.head < found[1].version and not self.record.problem:
+            self._stepped.clear()
+            await self._stepped.wait()
+
     async def _join(self) -> None:
         member = Member(name=self._world.name, at_ns=self._world.clock.wall())
         try:

@@ -366,5 +366,5 @@ def describe(door: Resource) -> wire.Described:
         without_bursar=policy.without_bursar,
         period_ns=policy.period_ns if isinstance(policy, RatePolicy | PoolPolicy) else SECOND_NS,
         drift_ppm=DRIFT_PPM,
-        verbs=tuple(door.decider.verbs),
+        verbs=tuple(door.verbs),
     )

@@ -16,7 +16,7 @@ from bursar.resource.alerts import ALERTS_KEPT, Alert
 from bursar.resource.asking import Asking
 from bursar.resource.checks import check_amount, check_name, check_wait
 from bursar.resource.deadlines import Deadlines
-from bursar.resource.decider import Decider, Explanation
+from bursar.resource.decider import Decider, Explanation, Verb
 from bursar.resource.grants import Acquisition, Grant
 from bursar.resource.hand import Hand
 from bursar.resource.lots import Issue
@@ -46,6 +46,8 @@ class Resource:
         self.decider = decider
         self.refunds = decider.offers.refunds
         self.settles = decider.offers.settles
+        self.verbs: dict[str, Verb] = dict(decider.verbs)
+        """What else can be done with it, by name: by its kind, and by the node that it is on."""
         self.alerts: deque[Alert] = deque(maxlen=ALERTS_KEPT)
         self._now = world.clock.now
         self._tallies: defaultdict[str, TallyCounter] = defaultdict(TallyCounter)
@@ -295,9 +297,9 @@ class Resource:
 
     async def verb(self, name: str, **arguments: Any) -> Any:
         """What else the kind does: top up a quota, submit a task."""
-        found = self.decider.verbs.get(name)
+        found = self.verbs.get(name)
         if found is None:
-            known = ", ".join(self.decider.verbs) or "nothing of the sort"
+            known = ", ".join(self.verbs) or "nothing of the sort"
             raise UsageError(f"{self.name} is of kind {self.kind}, which cannot {name!r}; it can: {known}")
         return await found(**arguments)
 

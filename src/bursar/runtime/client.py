@@ -185,6 +185,21 @@ class Bursar:
         """Why the tenant gets what it gets: what `bursar why` prints."""
         return await self.resource(resource).explain(tenant)
 
+    async def set_tenants(self, resource: str, tenants: Mapping[str, Mapping[str, Any] | None]) -> None:
+        """Give tenants terms, as one would write them in the policy ({"acme": {"limit": "60k/s"}}), or
+        remove them (None): all or none of them. In force at every node from the next period on."""
+        await self.resource(resource).verb("set_tenants", tenants=dict(tenants))
+
+    async def tenants(self, resource: str) -> dict[str, Mapping[str, Any]]:
+        """The terms of all tenants that were set beside the policy."""
+        found: dict[str, Mapping[str, Any]] = {}
+        page: int | None = 0
+        while page is not None:
+            told = await self.resource(resource).verb("list_tenants", page=page)
+            found.update(told["tenants"])
+            page = told["next"]
+        return found
+
     async def statistics(self, resource: str) -> Statistics:
         """What is counted where it is decided: here, or at the daemon."""
         return await self.resource(resource).statistics()

@@ -16,6 +16,7 @@ from bursar.rates.blocks import JOURNALLED_ABOVE_NS
 from bursar.resource.door import Resource
 from bursar.runtime import kinds, logs
 from bursar.runtime.membership import MEMORY, Membership
+from bursar.runtime.tenant_verbs import TenantVerbs
 from bursar.runtime.world import LiveWorld, open_world
 from bursar.world import Clock
 
@@ -77,6 +78,9 @@ class Host:
                 "forgets: restart to add it"
             )
         resource = kinds.open_resource(self.world, policy)
+        if not self.membership.by_hand:
+            verbs = TenantVerbs(self.world, policy.name, self.membership.follower.catch_up)
+            resource.verbs |= verbs.by_name()
         await resource.start()
         self.resources[policy.name] = resource
         self.policies[policy.name] = policy

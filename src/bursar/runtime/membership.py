@@ -61,12 +61,17 @@ class Membership:
             namesake_ns=settings.session_timeout_ns * 3 // 2,
         )
 
+    @property
+    def by_hand(self) -> bool:
+        """Whether the policy was built by hand, for this process alone."""
+        return bool(self._given.resources) and not self._given.text
+
     async def open(self) -> Policy:
         """The policy to run. Raises UsageError, PolicyError."""
         await self._check_store()
         given = self._given
-        if given.resources and not given.text:
-            return given  # built by hand, for this process alone
+        if self.by_hand:
+            return given
         found = await self.follower.open()
         if not given.resources:
             return found or Policy(resources={}, source=f"the store {self._store}")
