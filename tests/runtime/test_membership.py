@@ -154,12 +154,15 @@ async def test_a_policy_that_a_node_does_not_understand_is_left_alone(tmp_path: 
 async def test_a_node_is_entered_again_after_its_session_expired(tmp_path: Path) -> None:
     async with up(own(tmp_path, "a")) as a, up(own(tmp_path, "b")) as b:
         await until(lambda: set(b.membership.view.up) == {"a", "b"})
-        gone = asyncio.Event()
-        b.membership.view.follow(gone.set)
-        await a.world.store.renew()
+        session = await a.world.store.renew()
+
+        async def entered() -> bool:
+            stat = await b.world.store.exists(layout.node_path("a"))
+            return stat is not None and stat.owner == session
+
         async with asyncio.timeout(PATIENCE_S):
-            await gone.wait()
-        await until(lambda: set(b.membership.view.up) == {"a", "b"})
+            while not await entered():
+                await asyncio.sleep(0.01)
 
 
 def lose_store(folder: Path) -> None:

@@ -134,6 +134,7 @@ class Follower:
         self._route = route
         self._terms = Terms(world.store)
         self.namesake_ns = namesake_ns
+        self._entered = False
         self._stepped = asyncio.Event()
 
     async def open(self) -> Policy | None:
@@ -159,8 +160,9 @@ class Follower:
 
     async def enter(self) -> None:
         """Say that the node is up, and see who else is. Raises UsageError for a name that is taken."""
-        await self._persist(self._join)
         await self._persist(self._enter)
+        self._entered = True
+        await self._persist(self._join)
         await self._persist(self._look_around)
 
     def start(self) -> None:
@@ -191,6 +193,8 @@ class Follower:
 
     async def leave(self) -> None:
         """Say that the node is going, for good."""
+        if not self._entered:
+            return
         for path in (layout.member_path(self._world.name), layout.node_path(self._world.name)):
             try:
                 await self._world.store.delete(path)

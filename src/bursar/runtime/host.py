@@ -63,9 +63,10 @@ class Host:
     async def _begin(self) -> None:
         in_force = await self.membership.open()
         kinds.prepare(in_force.resources.values())
+        await self.membership.enter()
         for resource in in_force.resources.values():
             await self.add(resource)
-        await self.membership.enter()
+        self.membership.follow()
 
     @property
     def clock(self) -> Clock:

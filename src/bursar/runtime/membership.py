@@ -146,8 +146,12 @@ class Membership:
         return version
 
     async def enter(self) -> None:
-        """The resources are open: the node is up."""
+        """Take the node's place: before its resources are opened, which another node of its name must not
+        have open. Raises UsageError."""
         await self.follower.enter()
+
+    def follow(self) -> None:
+        """The resources are open: what changes from now on is for them."""
         self.follower.start()
 
     async def leave(self) -> None:
