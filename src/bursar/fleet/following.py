@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 from bursar.errors import (
@@ -134,7 +135,7 @@ class Follower:
         self._route = route
         self._terms = Terms(world.store)
         self.namesake_ns = namesake_ns
-        self._entered = False
+        self._entered_in = 0
         self._stepped = asyncio.Event()
 
     async def open(self) -> Policy | None:
@@ -161,13 +162,13 @@ class Follower:
     async def enter(self) -> None:
         """Say that the node is up, and see who else is. Raises UsageError for a name that is taken."""
         await self._persist(self._enter)
-        self._entered = True
         await self._persist(self._join)
         await self._persist(self._look_around)
 
     def start(self) -> None:
-        self._world.spawn(self._follow_nodes(), "fleet.nodes")
-        self._world.spawn(self._follow_head(), "fleet.policy")
+        look_around = partial(self._persist, self._look_around)
+        self._world.spawn(self._follow(NODES, look_around), "fleet.nodes")
+        self._world.spawn(self._follow(HEAD, self._catch_up), "fleet.policy")
 
     async def wait_for(self, version: int) -> None:
         """Until the node runs that version, or has said why it does not. Raises UsageError."""
@@ -193,7 +194,7 @@ class Follower:
 
     async def leave(self) -> None:
         """Say that the node is going, for good."""
-        if not self._entered:
+        if not self._entered_in:
             return
         for path in (layout.member_path(self._world.name), layout.node_path(self._world.name)):
             try:
@@ -203,15 +204,21 @@ class Follower:
 
     # -- following
 
-    async def _follow_head(self) -> None:
+    async def _follow(self, path: str, look: Callable[[], Awaitable[None]]) -> None:
+        """Look at something now, after each of its changes, and after each change of the session: then
+        watches are over, and the node's record is gone."""
         while True:
-            watch = await self._persist(lambda: self._world.store.watch(HEAD))
-            try:
-                while True:
-                    await self._catch_up()
-                    await watch.changed()
-            except SessionExpiredError:
+            watch: Watch = await self._persist(lambda: self._world.store.watch(path))
+            session = self._world.store.session
+            if self._entered_in != session:
                 await self._persist(self._enter)
+            try:
+                while self._world.store.session == session:
+                    await look()
+                    if self._world.store.session == session:
+                        await watch.changed()
+            except SessionExpiredError:
+                await self._renew(session)
             finally:
                 watch.close()
 
@@ -235,18 +242,6 @@ class Follower:
         await self._world.store.sync()
         return await read_head(self._world.store)
 
-    async def _follow_nodes(self) -> None:
-        while True:
-            watch: Watch = await self._persist(lambda: self._world.store.watch(NODES))
-            try:
-                while True:
-                    await self._persist(self._look_around)
-                    await watch.changed()
-            except SessionExpiredError:
-                await self._persist(self._enter)
-            finally:
-                watch.close()
-
     async def _look_around(self) -> None:
         up: dict[str, NodeRecord] = {}
         for name in await self._world.store.children(NODES):
@@ -262,28 +257,30 @@ class Follower:
     async def _enter(self) -> None:
         """Make or renew the node's record. Raises UsageError if another node of its name is up, and stays."""
         store, path = self._world.store, layout.node_path(self._world.name)
-        data = layout.write(self.record)
+        data, session = layout.write(self.record), store.session
         try:
-            stat = await store.exists(path)
-            if stat is not None and stat.owner == store.session:
+            if await self._is_entered(path, session):
                 await store.set(path, data)
             else:
-                await self._wait_for_namesake(path)
                 await store.create(path, data, ephemeral=True)
+            self._entered_in = session
         except (NodeExistsError, NodeMissingError):
             raise StoreUnknownError(f"{path} changes under our hands") from None
 
-    async def _wait_for_namesake(self, path: str) -> None:
-        """A record of this name that is another session's is that of a former life, and goes with it, or
-        that of another node, and stays."""
-        until = self._world.clock.now() + self.namesake_ns
-        while await self._world.store.exists(path) is not None:
-            if self._world.clock.now() >= until:
+    async def _is_entered(self, path: str, session: int) -> bool:
+        """Whether there is a record of this session. One of another session is that of a former life, and
+        goes with it, or that of another node, and stays."""
+        store, clock = self._world.store, self._world.clock
+        until = clock.now() + self.namesake_ns
+        await store.sync()
+        while (stat := await store.exists(path)) is not None and stat.owner != session:
+            if clock.now() >= until:
                 raise UsageError(
                     f"another node named {self._world.name} is up on this store: stop it, or give this one "
                     "another name (--name, or name under [daemon])"
                 )
-            await self._world.clock.sleep(RETRY_NS)
+            await clock.sleep(RETRY_NS)
+        return stat is not None
 
     async def _persist(self, attempt: Callable[[], Awaitable[Any]]) -> Any:
         """Try until the store has answered. What is tried may be done twice."""

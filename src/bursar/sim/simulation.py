@@ -18,6 +18,7 @@ from bursar.sim.network import Fabric
 from bursar.sim.node import Node, Surroundings
 from bursar.sim.scenario import Scenario
 from bursar.sim.trace import History
+from bursar.stores.tree import Tree
 
 FAILURE_LINES = 60
 """How much of the history a failure carries."""
@@ -74,6 +75,11 @@ class Simulation:
     def now_ns(self) -> int:
         """True time since the beginning."""
         return self.loop.now_ns
+
+    @property
+    def tree(self) -> Tree:
+        """What the store holds, as nobody in the run sees it: now, and whole."""
+        return self._surroundings.store.tree
 
     @property
     def names(self) -> tuple[str, ...]:
