@@ -39,7 +39,7 @@ class Alerts:
         self.counts: Counter[tuple[str, str]] = Counter()
         self.dropped = 0
         self._resources = resources
-        self._sink = sink
+        self.sink = sink
         self._told: dict[tuple[str, str, str, str], Told] = {}
 
     def add(self, alert: Alert, now_s: float) -> None:
@@ -72,8 +72,8 @@ class Alerts:
         if resource is not None:
             resource.alerts.append(alert)
         logs.warning(f"alert.{alert.name}", **write_fields(alert))
-        if self._sink is not None:
-            self._sink(alert)
+        if self.sink is not None:
+            self.sink(alert)
 
 
 def write_fields(alert: Alert) -> dict[str, int | float | str]:

@@ -24,6 +24,7 @@ from bursar.runtime.reports import Reports
 from bursar.runtime.routes import Address
 from bursar.runtime.watch import Watch
 from bursar.runtime.webhook import Webhook
+from bursar.world import Task
 
 CLOSE_TIMEOUT_S = 1.8
 
@@ -38,8 +39,9 @@ class Daemon:
         self.metrics_at: Address | None = None
         self._reports = reports
         self._reload_from = reload_from
-        self._webhook = open_webhook(host.policy)
-        self._alerts = Alerts(host.resources, self._webhook.put if self._webhook else None)
+        self._alerts = Alerts(host.resources)
+        self._webhook: Webhook | None = None
+        self._posting: Task | None = None
         self._stop = asyncio.Event()
         self._reload = asyncio.Event()
 
@@ -67,8 +69,20 @@ class Daemon:
         self.clients.start()
         self._reports.open(self.host, self._describe)
         self.host.world.spawn(Watch(self.host.resources, self._alerts).run(), "watch")
+        self._set_alert(self.host.policy)
+        self.host.taken = self._set_alert
+
+    def _set_alert(self, policy: Policy) -> None:
+        """Post alerts where the policy says now."""
+        wanted = policy.alert
+        if self._webhook is not None and wanted == self._webhook.policy:
+            return
+        if self._posting is not None:
+            self._posting.cancel()
+        self._webhook = open_webhook(policy)
+        self._alerts.sink = self._webhook.put if self._webhook else None
         if self._webhook is not None:
-            self.host.world.spawn(self._webhook.run(), "webhook")
+            self._posting = self.host.world.spawn(self._webhook.run(), "webhook")
 
     async def run(self) -> int:
         """Serve until stopped; the exit code: 0, or 1 if the node went down by itself."""

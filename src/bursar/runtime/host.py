@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from urllib.parse import quote
 
@@ -33,6 +33,8 @@ class Host:
         self.world = world
         self.policy = policy
         self.membership = Membership(world, policy, choose_store(policy), self._take)
+        self.taken: Callable[[Policy], None] | None = None
+        """Told of every policy that was taken over."""
         self.resources: dict[str, Resource] = {}
         self.policies: dict[str, ResourcePolicy] = {}
 
@@ -119,6 +121,8 @@ class Host:
         for name, what in done.items():
             logs.info("policy.applied", resource=name, outcome=what)
         logs.info("policy.taken", source=policy.source)
+        if self.taken is not None:
+            self.taken(self.policy)
         problems = [f"{name}: {what}" for name, what in done.items() if what.startswith(NOT_CHANGED)]
         if problems:
             raise UsageError("; ".join(problems))

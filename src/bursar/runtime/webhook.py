@@ -34,6 +34,7 @@ class Webhook:
 
     def __init__(self, policy: AlertPolicy, node: str, token: str | None = None) -> None:
         self.counts: Counter[str] = Counter()
+        self.policy = policy
         self._url = urlsplit(policy.url)
         self._node = node
         self._token = token
