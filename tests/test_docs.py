@@ -50,7 +50,7 @@ class Reader:
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
-        self.ports = {port: str(find_free_port()) for port in ("7070", "9464", "8000")}
+        self.ports = {port: str(find_free_port()) for port in ("7070", "7071", "7072", "7073", "9464", "8000")}
         self.environment = {**os.environ, "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}"}
         self.behind: list[subprocess.Popen[str]] = []
 
