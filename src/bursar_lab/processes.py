@@ -68,6 +68,10 @@ class Process:
             self._child = subprocess.Popen(command, stdout=file, stderr=file)
 
     @property
+    def child(self) -> subprocess.Popen[bytes]:
+        return self._child
+
+    @property
     def pid(self) -> int:
         return self._child.pid
 

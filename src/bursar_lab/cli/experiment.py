@@ -13,6 +13,9 @@ from bursar.errors import UsageError
 
 EXPERIMENTS = {
     "door-clients": "bursar_lab.experiments.door:clients",
+    "fleet-nodes": "bursar_lab.experiments.fleet:nodes",
+    "fleet-rolling": "bursar_lab.experiments.fleet:rolling",
+    "fleet-tenants": "bursar_lab.experiments.fleet:tenants",
     "claims-rectangular": "bursar_lab.experiments.claims:rectangular",
     "claims-hierarchical": "bursar_lab.experiments.claims:hierarchical",
     "claims-availability": "bursar_lab.experiments.claims:availability",
