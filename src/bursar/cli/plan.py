@@ -84,6 +84,8 @@ def _ask(resource: RatePolicy | PoolPolicy, assumed: Rate | None) -> Question | 
     from bursar.policy.values import RatePolicy
     from bursar.rates.plan import Question
 
+    if _takes_any_server(resource):
+        return None
     if isinstance(resource, RatePolicy):
         capacities = {name: server.capacity or assumed for name, server in resource.servers.items()}
         where = {name: tenant.servers for name, tenant in resource.tenants.items()}
@@ -99,6 +101,12 @@ def _ask(resource: RatePolicy | PoolPolicy, assumed: Rate | None) -> Question | 
     return Question(known, {name: tokens for name, tokens in reservation.items() if tokens}, where)
 
 
+def _takes_any_server(resource: RatePolicy | PoolPolicy) -> bool:
+    from bursar.policy.values import RatePolicy
+
+    return isinstance(resource, RatePolicy) and resource.any_server is not None
+
+
 def _write(policy: Policy, found: list[tuple[RatePolicy | PoolPolicy, Plan | None]]) -> str:
     if not found:
         return f"{policy.source}: no resource of kind rate or pool, so nothing is reserved"
@@ -106,6 +114,8 @@ def _write(policy: Policy, found: list[tuple[RatePolicy | PoolPolicy, Plan | Non
 
 
 def _write_one(resource: RatePolicy | PoolPolicy, made: Plan | None) -> list[str]:
+    if made is None and _takes_any_server(resource):
+        return [f'{resource.name}: not known beforehand, because any node may join it ("*" under servers)']
     if made is None:
         return [f'{resource.name}: not known, a capacity is "auto"; say what to assume with --assume 100k/s']
     second = _Seconds(resource.period_ns)
