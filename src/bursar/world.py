@@ -70,10 +70,11 @@ class Network(Protocol):
     one that was sent, whole, and `sender` is who sent it.
     """
 
-    def serve(self, topic: str, requests: Any, handler: Handler) -> None:
+    def serve(self, topic: str, requests: Any, handler: Handler, *, anyone: bool = False) -> None:
         """Answer `topic` with `handler`; `requests` is the message type or union it accepts.
-        Anything else is answered with an error and never reaches the handler. Handlers of one
-        topic run concurrently. Serving a topic again replaces its handler."""
+        Anything else is answered with an error and never reaches the handler, and neither does what
+        comes from somebody who is not a member of the fleet, unless the topic is for `anyone`.
+        Handlers of one topic run concurrently. Serving a topic again replaces its handler."""
 
     async def call(
         self, peer: str, topic: str, message: Message, reply: type[MessageT] | Any, timeout_ns: int

@@ -36,6 +36,8 @@ class Blob(Message, frozen=True):
     data: bytes
 
 
+SECRET = bytes(32)
+
 Open = Callable[..., Awaitable[SocketNetwork]]
 
 
@@ -44,7 +46,7 @@ async def nodes() -> AsyncIterator[Open]:
     opened: list[SocketNetwork] = []
 
     async def open_node(name: str, **options: object) -> SocketNetwork:
-        node = SocketNetwork(name, 1, **options)  # type: ignore[arg-type]
+        node = SocketNetwork(name, 1, **{"secret": SECRET, **options})  # type: ignore[arg-type]
         node.at = await node.listen("127.0.0.1:0")  # type: ignore[attr-defined]
         opened.append(node)
         return node
@@ -62,7 +64,7 @@ async def connect_raw(node: SocketNetwork) -> tuple[asyncio.StreamReader, asynci
     return await asyncio.open_connection("127.0.0.1", node.at.port)
 
 
-def hello(name: str = "raw") -> bytes:
+def hello(name: str = "raw/1") -> bytes:
     return frames.encode(frames.HELLO, 0, "", frames.Hello(frames.VERSION, name, 1))
 
 
@@ -151,7 +153,7 @@ async def test_a_peer_that_is_away_is_unreachable_at_once_and_found_when_it_come
         with pytest.raises(UnreachableError):
             await b.call("a", "add", Add(1, 2), Sum, 5 * SECOND_NS)
     assert loop.time() - began < 2.0
-    again = SocketNetwork("a", 2)
+    again = SocketNetwork("a", 2, secret=SECRET)
     again.serve("add", Add, add)
     await again.listen(address)
     try:
@@ -239,7 +241,7 @@ async def test_garbage_is_cut_off_and_counted(nodes: Open, seed: int) -> None:
     for trial in range(20):
         reader, writer = await connect_raw(a)
         if trial % 2:
-            writer.write(hello(f"raw{trial}"))
+            writer.write(hello(f"raw/{trial}"))
         junk = chance.randbytes(chance.randrange(6, 2000))
         framed = struct.pack(">IBIB", len(junk), chance.randrange(6, 256), 0, 0) + junk[6:]
         writer.write(framed if trial % 4 < 2 else b"\xff" * 10 + junk)
@@ -306,13 +308,13 @@ async def test_a_peer_that_does_not_read_is_dropped_to_then_cut_off(nodes: Open)
     a = await nodes("a", limits=limits)
     a.serve("add", Add, add)
     _, writer = await connect_raw(a)
-    writer.write(hello("slow"))
-    await until(lambda: a._link_to("slow") is not None)
+    writer.write(hello("slow/1"))
+    await until(lambda: a._link_to("slow/1") is not None)
     for _ in range(4000):
-        a.send("slow", "told", Blob(bytes(4096)))
+        a.send("slow/1", "told", Blob(bytes(4096)))
     assert a.counts["dropped"] > 0
     with pytest.raises(UnreachableError, match="queue is full"):
-        await a.call("slow", "add", Add(1, 2), Sum, SECOND_NS)
+        await a.call("slow/1", "add", Add(1, 2), Sum, SECOND_NS)
     await until(lambda: a.counts["cut.slow"] == 1)
     writer.close()
     await check_serves(a, nodes)
@@ -324,15 +326,15 @@ async def test_a_peer_that_asks_and_does_not_read_the_answers_costs_bounded_memo
 
     limits = Limits(queue_max_bytes=64 * 1024, unread_max_bytes=1_000_000)
     a = await nodes("a", limits=limits)
-    a.serve("big", Add, big)
+    a.serve("big", Add, big, anyone=True)
     a.serve("add", Add, add)
     _, writer = await connect_raw(a)
-    writer.write(hello("greedy") + frames.encode(frames.CALL, 1, "big", Add(1, 2)) * 5000)
+    writer.write(hello("greedy/1") + frames.encode(frames.CALL, 1, "big", Add(1, 2)) * 5000)
     largest = 0
 
     def gone() -> bool:
         nonlocal largest
-        link = a._link_to("greedy")
+        link = a._link_to("greedy/1")
         if link is not None and link._transport is not None:
             largest = max(largest, link._transport.get_write_buffer_size())
         return a.counts["cut.slow"] == 1
@@ -369,9 +371,9 @@ async def test_connections_beyond_the_bound_are_turned_away_and_the_rest_served(
     raw = []
     for number in range(1000):
         raw.append(await connect_raw(a))
-        raw[-1][1].write(hello(f"raw{number}"))
-    await until(lambda: a.counts["cut.full"] == 801)
-    assert len(a._links) == 200
+        raw[-1][1].write(hello(f"raw/{number}"))
+    await until(lambda: a.counts["cut.full"] == 840)
+    await until(lambda: len(a._links) == 161)
     assert await b.call("a", "add", Add(1, 2), Sum, SECOND_NS) == Sum(3)
     for _, writer in raw:
         writer.close()
@@ -383,9 +385,9 @@ async def test_one_peer_cannot_take_all_connections(nodes: Open) -> None:
     a = await nodes("a", limits=Limits(connections_per_peer_max=3))
     raw = [await connect_raw(a) for _ in range(10)]
     for _, writer in raw:
-        writer.write(hello("same"))
+        writer.write(hello("same/1"))
     await until(lambda: a.counts["cut.replaced"] == 7)
-    await until(lambda: len(a._peers["same"]) == 3)
+    await until(lambda: len(a._peers["same/1"]) == 3)
     for _, writer in raw:
         writer.close()
 
@@ -393,7 +395,7 @@ async def test_one_peer_cannot_take_all_connections(nodes: Open) -> None:
 async def test_another_version_and_another_name_are_refused_with_the_reason(nodes: Open) -> None:
     a = await nodes("a")
     reader, writer = await connect_raw(a)
-    writer.write(frames.encode(frames.HELLO, 0, "", frames.Hello(99, "future", 1)))
+    writer.write(frames.encode(frames.HELLO, 0, "", frames.Hello(99, "future/1", 1)))
     async with asyncio.timeout(5):
         assert b"run the same version" in await reader.read()
     writer.close()

@@ -51,7 +51,7 @@ async def call(caller: SocketNetwork, peer: str) -> None:
 @pytest.mark.needs("openssl")
 async def test_peers_with_certificates_in_their_names_talk_and_others_do_not(pem: Path) -> None:
     a = SocketNetwork("node-a", 1, tls=tls(pem, "node-a"))
-    a.serve("ping", Ping, echo)
+    a.serve("ping", Ping, echo, anyone=True)
     at = str(await a.listen("0.0.0.0:0")).replace("0.0.0.0", "127.0.0.1")
     try:
         await call(SocketNetwork("web/1234", 1, peers={"node-a": at}, tls=tls(pem, "web")), "node-a")
@@ -61,7 +61,7 @@ async def test_peers_with_certificates_in_their_names_talk_and_others_do_not(pem
         ):
             await call(wrong_name, "node-a")
         with pytest.raises(UnreachableError, match="this is node-a, not node-b"):
-            await call(SocketNetwork("web", 1, peers={"node-b": at}, tls=tls(pem, "web")), "node-b")
+            await call(SocketNetwork("web/1", 1, peers={"node-b": at}, tls=tls(pem, "web")), "node-b")
         with pytest.raises(UnreachableError):
             await call(SocketNetwork("web", 1, peers={"node-a": at}), "node-a")
         assert a.counts["cut.identity"] == 1
@@ -81,7 +81,7 @@ def make_own_certificate(directory: Path) -> None:
 async def test_a_certificate_of_another_authority_is_worth_nothing(pem: Path, tmp_path: Path) -> None:
     make_own_certificate(tmp_path)
     a = SocketNetwork("node-a", 1, tls=tls(pem, "node-a"))
-    a.serve("ping", Ping, echo)
+    a.serve("ping", Ping, echo, anyone=True)
     at = str(await a.listen("127.0.0.1:0"))
     own = Tls(cert=str(tmp_path / "web.crt"), key=str(tmp_path / "web.key"), ca=str(pem / "ca.crt"))
     trusting_itself = Tls(cert=own.cert, key=own.key, ca=own.cert)

@@ -15,6 +15,8 @@ from bursar.world import MILLISECOND_NS
 from bursar_lab.leases.book import HolderBook, OwnerBook
 from bursar_lab.leases.courier import HolderNode, OwnerNode
 
+SECRET = bytes(32)
+
 
 async def test_each_life_has_a_larger_incarnation(tmp_path: Path) -> None:
     lives = []
@@ -108,9 +110,11 @@ async def test_sleep_lasts_at_least_its_time_by_the_clock_that_counts_suspension
 
 async def test_the_couriers_of_the_lease_run_on_the_real_world(tmp_path: Path) -> None:
     duration_ns = 60 * MILLISECOND_NS
-    owner_world = await open_world("owner", state=tmp_path / "owner", listen="127.0.0.1:0")
+    owner_world = await open_world(
+        "owner", state=tmp_path / "owner", listen="127.0.0.1:0", secret=SECRET
+    )
     holder_world = await open_world(
-        "holder", state=tmp_path / "holder", peers={"owner": str(owner_world.listening)}
+        "holder", state=tmp_path / "holder", peers={"owner": str(owner_world.listening)}, secret=SECRET
     )
     owner = OwnerNode(owner_world, OwnerBook(100, 10, "holder", duration_ns, 1000))
     holder = HolderNode(holder_world, HolderBook(holder_world.incarnation, "owner", duration_ns))

@@ -30,7 +30,7 @@ class Client:
     """Says whatever it is told to, under numbers of its own."""
 
     def __init__(self, address: str) -> None:
-        self._network = SocketNetwork("storm", 1, peers={"bursar": address})
+        self._network = SocketNetwork("storm/1", 1, peers={"bursar": address})
         self._number = 0
 
     async def say(self, message: Message) -> Any:

@@ -1,6 +1,7 @@
 """Where the fleet's records stand in the store, and what is in them.
 
 /fleet/identity                 Identity: which store this is
+/fleet/secret                   what nodes prove themselves with to each other (`bursar.fleet.secret`)
 /fleet/policy                   Head: the version in force. Set by every change of terms, so that the
                                 node's own version number stands for all of them (`Fleet.guards`)
 /fleet/versions/0000000007      Version: who applied it, when, and which chunks its text is made of
@@ -26,6 +27,7 @@ from bursar.world import Stat, Store
 
 ROOT = "/fleet"
 IDENTITY = f"{ROOT}/identity"
+SECRET = f"{ROOT}/secret"
 HEAD = f"{ROOT}/policy"
 VERSIONS = f"{ROOT}/versions"
 CHUNKS = f"{ROOT}/chunks"

@@ -94,7 +94,7 @@ class Clients:
         self._sessions: dict[str, Session] = {}
 
     def start(self) -> None:
-        self._world.network.serve(wire.TOPIC, wire.Requests, self._answer)
+        self._world.network.serve(wire.TOPIC, wire.Requests, self._answer, anyone=True)
         self._world.spawn(self._sweep(), "clients.sweep")
 
     @property

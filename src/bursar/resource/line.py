@@ -70,7 +70,7 @@ class Line:
                     raise
                 self._move_on(self.peer)
                 await self.world.clock.sleep(RETRY_NS)
-        self.world.network.serve(wire.RECALL_TOPIC, wire.Recall, self._answer_recall)
+        self.world.network.serve(wire.RECALL_TOPIC, wire.Recall, self._answer_recall, anyone=True)
         self.world.spawn(self._keep_alive(), "client.alive")
 
     async def _open_at(self, peer: str, timeout_ns: int) -> None:

@@ -3,7 +3,8 @@
 A frame is a head of ten bytes (length of what follows, kind, number, length of the topic), the topic,
 and a body in msgpack:
 
-    HELLO    0       ""     [version, name, incarnation]   the first frame of either side, the dialler's first
+    HELLO    0       ""     Hello                          the first frame of either side, the dialler's first
+    PROOF    0       ""     bytes                          of a node: that it belongs to the fleet (`identity`)
     CALL     number  topic  message                        wants the REPLY or FAILURE of that number
     SEND     0       topic  message                        wants nothing
     REPLY    number  ""     message
@@ -23,13 +24,13 @@ import msgspec
 from bursar.errors import FormatError, UsageError
 from bursar.world import MESSAGE_MAX_BYTES, NAME_MAX_BYTES
 
-VERSION = 1
+VERSION = 2
 ENVELOPE_MAX_BYTES = 1024
 FRAME_MAX_BYTES = MESSAGE_MAX_BYTES + ENVELOPE_MAX_BYTES
 LENGTH_BYTES = 4
 NUMBERS = 2**32
 
-HELLO, CALL, SEND, REPLY, FAILURE, GOODBYE = range(6)
+HELLO, CALL, SEND, REPLY, FAILURE, GOODBYE, PROOF = range(7)
 
 Envelope = tuple[int, int, bytes, bytes]
 """Kind, number, topic, body."""
@@ -39,11 +40,14 @@ text that is not UTF-8."""
 
 
 class Hello(msgspec.Struct, frozen=True, array_like=True):
-    """Who is at the other side of a connection."""
+    """Who is at the other side of a connection. `nonce`: of a node, to be proved by the fleet's secret;
+    a client has none. `proof`: of the node that was dialled by another (`identity`)."""
 
     version: int
     name: str
     incarnation: int
+    nonce: bytes = b""
+    proof: bytes = b""
 
 
 _LENGTH = struct.Struct(">I")

@@ -1,20 +1,75 @@
-"""What bounds a peer."""
+"""What bounds those who connect: how many, how much each may occupy, and what the system has for them."""
 
 from __future__ import annotations
 
+import resource
 from dataclasses import dataclass
 
-from bursar.world import SECOND_NS
+from bursar.runtime import logs
+from bursar.world import MILLISECOND_NS, SECOND_NS
+
+CONNECTIONS = 4_000
+"""Unless the policy says otherwise."""
+
+CONNECTIONS_MIN = 20
+NEW_MAX = 256
+FILES_KEPT_MAX = 256
+"""Files for all else: journals, the store, other listeners, connections to nodes."""
 
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """How much of this node one peer, or all of them, may occupy."""
+    """How much of this node one peer, or all of them, may occupy.
 
-    connections_max: int = 1_000
+    connections_max     of all. Four fifths are for clients, a tenth for those who have not said who they
+                        are; the rest is the nodes' own, and no client can take it
+    quiet_ns, greeting_ns   where places are scarce, one who has not said a byte, or not said who it is,
+                        for so long makes way for the next; all are cut off after hello_timeout_ns
+    """
+
+    connections_max: int = CONNECTIONS
     connections_per_peer_max: int = 4
     queue_max_bytes: int = 1024 * 1024
     unread_max_bytes: int = 16 * 1024 * 1024
     requests_max: int = 10_000
     hello_timeout_ns: int = 5 * SECOND_NS
     stall_timeout_ns: int = 10 * SECOND_NS
+    quiet_ns: int = 100 * MILLISECOND_NS
+    greeting_ns: int = SECOND_NS
+
+    @property
+    def clients_max(self) -> int:
+        return self.connections_max * 4 // 5
+
+    @property
+    def new_max(self) -> int:
+        """Those who have not said who they are."""
+        return max(2, min(NEW_MAX, self.connections_max // 10))
+
+    @property
+    def new_per_address_max(self) -> int:
+        return self.new_max // 2
+
+
+def raise_file_limit() -> None:
+    """Let this process open as many files as it is allowed to."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft != hard:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+
+
+def fit_connections(wanted: int, *, files_each: int = 1) -> int:
+    """As many as were asked for, or as the open files of this process allow: then that is said."""
+    files, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if files == resource.RLIM_INFINITY:
+        return wanted
+    possible = max(CONNECTIONS_MIN, (files - min(FILES_KEPT_MAX, files // 8)) // files_each)
+    if possible < wanted:
+        logs.warning(
+            "connections.lowered",
+            wanted=wanted,
+            taken=possible,
+            open_files=files,
+            remedy=f"raise the limit of open files (ulimit -n) to {wanted * files_each + FILES_KEPT_MAX}",
+        )
+    return min(wanted, possible)

@@ -1,6 +1,6 @@
 """One connection: its handshake, its frames, its calls under way, and when it is cut off.
 
-    connected -> (hello from both) -> ready -> closed
+    connected -> (hello from both, and the proof of nodes) -> ready -> closed
 
 A peer that sends garbage, too large a frame, half a frame and then nothing, no hello, or that
 does not read what it is sent, is cut off and counted; the node goes on. What bounds it:
@@ -14,6 +14,8 @@ import asyncio
 import socket
 from typing import TYPE_CHECKING, Any, cast
 
+import msgspec
+
 from bursar.errors import (
     BursarError,
     FormatError,
@@ -22,9 +24,10 @@ from bursar.errors import (
     UsageError,
 )
 from bursar.resource.checks import check_name
-from bursar.runtime import frames
+from bursar.runtime import frames, identity
+from bursar.runtime.admission import Place
 from bursar.runtime.calls import Calls
-from bursar.runtime.frames import CALL, FAILURE, GOODBYE, HELLO, REPLY, SEND, Hello, Splitter
+from bursar.runtime.frames import CALL, FAILURE, GOODBYE, HELLO, PROOF, REPLY, SEND, Hello, Splitter
 from bursar.runtime.tls import is_named, names_in
 from bursar.world import Message
 
@@ -36,16 +39,30 @@ BATCH_MAX_BYTES = 64 * 1024
 KEEPALIVE_S = 5
 UNACKNOWLEDGED_MAX_MS = 15_000
 
+_NAMES = "clients have names with a slash (web/1), nodes prove theirs by the fleet's secret"
+_SAME_STORE = "its nodes use one store"
+
 
 class Link(asyncio.Protocol):
     """One connection to one peer. `expected` is the name that the peer must have, None for an
-    incoming connection; `host` is where it was dialled."""
+    incoming connection; `host` is where it was dialled, `place` what an incoming one was given.
+    `proved`: the peer is a node of the fleet."""
 
-    def __init__(self, network: SocketNetwork, expected: str | None = None, host: str | None = None) -> None:
+    def __init__(
+        self,
+        network: SocketNetwork,
+        expected: str | None = None,
+        host: str | None = None,
+        place: Place | None = None,
+    ) -> None:
         self._network = network
         self.loop = asyncio.get_running_loop()
         self._expected = expected
         self._host = host
+        self.place = place
+        self._hello = network.introduce_as(is_node=host is None or expected is not None)
+        self._claimed: Hello | None = None
+        self.proved = False
         self._splitter = Splitter()
         self._calls = Calls(self.loop)
         self._requests = 0
@@ -70,7 +87,7 @@ class Link(asyncio.Protocol):
         self._open = True
         self._waiting_since = self._network.clock.now()
         if not self._network.admit(self):
-            self.cut("full", "this node has as many connections as it takes; try again later")
+            self.abort()
             return
         self._transport.set_write_buffer_limits(high=self._network.limits.queue_max_bytes)
         if self._host is not None:
@@ -79,7 +96,7 @@ class Link(asyncio.Protocol):
     def _say_hello(self) -> None:
         """Who dialled says hello first; who was dialled only to those it takes, so that a caller
         whose connection is ready has been accepted."""
-        self._write(frames.encode(HELLO, 0, "", self._network.hello))
+        self._write(frames.encode(HELLO, 0, "", self._hello))
 
     def keep_alive(self) -> None:
         """Let the kernel find out that a peer's machine is gone; otherwise it takes many minutes."""
@@ -142,8 +159,10 @@ class Link(asyncio.Protocol):
         elif kind == GOODBYE:
             self.why_closed = f"the peer said: {self._text(body)}"
             self.close()
-        elif not self.peer:
+        elif not self.peer and self._claimed is None:
             self._greet(kind, body)
+        elif not self.peer:
+            self._check_proof(kind, body)
         elif kind == SEND:
             self._network.dispatch(self, None, topic, body)
         elif kind == FAILURE:
@@ -169,9 +188,55 @@ class Link(asyncio.Protocol):
         if problem is not None:
             self.cut("identity", problem)
             return
-        if self._host is None:
+        if self._host is not None:
+            self._answer_proof(hello)
+        elif hello.nonce and self._hello.nonce:
+            self._ask_for_proof(hello)
+        elif not identity.is_client_name(hello.name):
+            self.cut("identity", f"{hello.name} is a node's name, and nothing proves it; {_NAMES}")
+        else:
+            self._open_for(hello, proved=False)
+
+    def _ask_for_proof(self, hello: Hello) -> None:
+        """A node, as it says: prove ourselves to it, and wait for its own."""
+        self._claimed = hello
+        proof = identity.prove(self._network.secret, identity.DIALLED, hello, self._hello)
+        self._write(frames.encode(HELLO, 0, "", msgspec.structs.replace(self._hello, proof=proof)))
+
+    def _answer_proof(self, hello: Hello) -> None:
+        """The one we dialled has answered: one of our fleet, if we are of one ourselves."""
+        if not self._hello.nonce:
+            self._open_for(hello, proved=False)
+        elif not identity.is_proved(
+            self._network.secret, identity.DIALLED, self._hello, hello, hello.proof
+        ):
+            self.cut("identity", f"{hello.name} does not prove that it is of this fleet; {_SAME_STORE}")
+        else:
+            proof = identity.prove(self._network.secret, identity.DIALLER, self._hello, hello)
+            self._write(frames.encode(PROOF, 0, "", proof))
+            self._open_for(hello, proved=True)
+
+    def _check_proof(self, kind: int, body: bytes) -> None:
+        hello = self._claimed
+        assert hello is not None, "it was asked for its proof"
+        if kind != PROOF:
+            raise FormatError("a frame before the proof")
+        try:
+            proof = frames.decoder_of(bytes).decode(body)
+        except frames.DECODE_ERRORS as error:
+            raise FormatError(f"not a proof: {error}") from error
+        if identity.is_proved(self._network.secret, identity.DIALLER, hello, self._hello, proof):
+            self._open_for(hello, proved=True)
+        else:
+            self.cut("identity", f"{hello.name} does not prove that it is of this fleet; {_SAME_STORE}")
+
+    def _open_for(self, hello: Hello, *, proved: bool) -> None:
+        if not self._network.settle(self, is_node=proved):
+            self.cut("full", "this node has as many clients as it takes; try again later")
+            return
+        if self._host is None and not proved:
             self._say_hello()
-        self.peer, self.incarnation = hello.name, hello.incarnation
+        self.peer, self.incarnation, self.proved = hello.name, hello.incarnation, proved
         self._waiting_since = None
         self._network.introduce(self)
         if not self.ready.done():
@@ -314,6 +379,7 @@ class SelfLink(Link):
     def __init__(self, network: SocketNetwork) -> None:
         super().__init__(network)
         self.peer = network.name
+        self.proved = True
         self._open = True
 
     def _write(self, frame: bytes) -> None:

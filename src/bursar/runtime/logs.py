@@ -12,11 +12,13 @@ from __future__ import annotations
 import datetime
 import logging
 import sys
+from collections.abc import Callable
 from typing import Any, TextIO
 
 import msgspec
 
 from bursar.errors import UsageError
+from bursar.world import SECOND_NS
 
 LEVELS = {"debug": logging.DEBUG, "info": logging.INFO, "warning": logging.WARNING, "error": logging.ERROR}
 FORMATS = ("text", "json")
@@ -49,6 +51,29 @@ def info(event: str, /, **fields: Any) -> None:
 
 def warning(event: str, /, **fields: Any) -> None:
     _logger.warning(event, extra={"fields": fields})
+
+
+class Sparse:
+    """Warnings of which there may be very many, because others cause them: of each sort one in so many
+    seconds, which says how many were left out before it."""
+
+    EVERY_NS = 5 * SECOND_NS
+    SORTS_MAX = 1_000
+
+    def __init__(self, now: Callable[[], int]) -> None:
+        self._now = now
+        self._sorts: dict[tuple[str, str], tuple[int, int]] = {}
+
+    def warning(self, event: str, sort: str, /, **fields: Any) -> None:
+        now = self._now()
+        due, left_out = self._sorts.get((event, sort), (now, 0))
+        if now < due:
+            self._sorts[event, sort] = (due, left_out + 1)
+            return
+        if len(self._sorts) >= self.SORTS_MAX:
+            self._sorts.clear()
+        self._sorts[event, sort] = (now + self.EVERY_NS, 0)
+        warning(event, **fields, **({"left_out": left_out} if left_out else {}))
 
 
 def failure(event: str, error: BaseException, /, **fields: Any) -> None:

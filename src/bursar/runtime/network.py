@@ -14,14 +14,16 @@ from typing import Any
 
 import msgspec
 
-from bursar.errors import BursarError, CrashedError, NetworkError, UnreachableError, UsageError
+from bursar.errors import BursarError, CrashedError, UnreachableError, UsageError
 from bursar.policy.names import is_loopback
 from bursar.policy.values import Tls
-from bursar.runtime import eager, frames, logs
+from bursar.runtime import eager, frames, identity, logs
+from bursar.runtime.admission import Admission, Place
 from bursar.runtime.clock import BootClock
 from bursar.runtime.frames import FAILURE, REPLY, SEND, Hello
 from bursar.runtime.limits import Limits
 from bursar.runtime.link import Link, SelfLink, describe_failure
+from bursar.runtime.listener import Listener
 from bursar.runtime.routes import Address, Dialler
 from bursar.runtime.tls import dialling, listening
 from bursar.world import MILLISECOND_NS, SECOND_NS, Handler, Message
@@ -34,10 +36,16 @@ class Served:
     topic: str
     requests: msgspec.msgpack.Decoder[Any]
     handler: Handler
+    anyone: bool
+
+
+def _whoever(name: str) -> bool:
+    return True
 
 
 class SocketNetwork:
-    """Implements `bursar.world.Network`."""
+    """Implements `bursar.world.Network`. `secret` is the fleet's: without it this is a client, and nobody
+    is a node to it. `is_member` is asked for the name of a peer that has proved it."""
 
     def __init__(
         self,
@@ -49,21 +57,27 @@ class SocketNetwork:
         limits: Limits | None = None,
         clock: BootClock | None = None,
         seed: int | None = None,
+        secret: bytes = b"",
+        is_member: Callable[[str], bool] = _whoever,
     ) -> None:
         self.name = name
-        self.hello = Hello(frames.VERSION, name, incarnation)
+        self.incarnation = incarnation
+        self.secret = secret
+        self.is_member = is_member
         self.limits = limits or Limits()
         self.clock = clock or BootClock()
         self.counts: Counter[str] = Counter()
+        self._noted = logs.Sparse(self.clock.now)
+        self._admission = Admission(self.limits)
         self.has_tls = tls is not None
-        self._listen_context = listening(tls) if tls else None
+        self.listening_context = listening(tls) if tls else None
         self._served: dict[bytes, Served] = {}
         self._links: dict[Link, None] = {}
         self._peers: dict[str, list[Link]] = {}
         self._dialler = Dialler(self, dialling(tls) if tls else None, seed)
         self._observers: list[Callable[[str, bool], None]] = []
         self._handlers: set[asyncio.Task[None]] = set()
-        self._server: asyncio.Server | None = None
+        self._listener: Listener | None = None
         self._sweeping: asyncio.Task[None] | None = None
         self._self: SelfLink | None = None
         self._crashed = False
@@ -86,29 +100,18 @@ class SocketNetwork:
     async def listen(self, address: str | Address) -> Address:
         """Take connections there; returns the address with the port that was chosen for port 0."""
         wanted = Address.parse(address) if isinstance(address, str) else address
-        if not is_loopback(str(wanted)) and self._listen_context is None:
+        if not is_loopback(str(wanted)) and self.listening_context is None:
             raise UsageError(
                 f"refusing to listen on {wanted} without TLS: anyone who reaches it could speak as any node; "
                 "listen on 127.0.0.1, or set tls (docs/security.md)"
             )
-        try:
-            self._server = await asyncio.get_running_loop().create_server(
-                lambda: Link(self),
-                wanted.host,
-                wanted.port,
-                ssl=self._listen_context,
-                backlog=512,
-            )
-        except OSError as error:
-            raise NetworkError(
-                f"cannot listen on {wanted}: {error.strerror or error}; "
-                "stop what listens there, or set another listen under [daemon]"
-            ) from error
+        self._listener = Listener(self, self._admission)
+        found = await self._listener.open(wanted)
         self.start_sweep()
-        return Address(wanted.host, self._server.sockets[0].getsockname()[1])
+        return found
 
-    def serve(self, topic: str, requests: Any, handler: Handler) -> None:
-        self._served[topic.encode()] = Served(topic, frames.decoder_of(requests), handler)
+    def serve(self, topic: str, requests: Any, handler: Handler, *, anyone: bool = False) -> None:
+        self._served[topic.encode()] = Served(topic, frames.decoder_of(requests), handler, anyone)
 
     async def call(self, peer: str, topic: str, message: Message, reply: Any, timeout_ns: int) -> Any:
         links = self._peers.get(peer)
@@ -153,13 +156,25 @@ class SocketNetwork:
 
     # What links tell their network.
 
+    def introduce_as(self, *, is_node: bool) -> Hello:
+        """What a new link says of this node."""
+        nonce = identity.draw_nonce() if is_node and self.secret else b""
+        return Hello(frames.VERSION, self.name, self.incarnation, nonce)
+
     def admit(self, link: Link) -> bool:
-        if len(self._links) >= self.limits.connections_max or self._crashed:
+        if self._crashed:
             return False
         self._links[link] = None
         self.counts["connections"] += 1
         link.keep_alive()
         return True
+
+    def settle(self, link: Link, *, is_node: bool) -> bool:
+        """Whether there is a place for one of those that the link has turned out to be."""
+        return link.place is None or self._admission.settle(link.place, is_node=is_node)
+
+    def dismiss(self, place: Place) -> None:
+        self._admission.leave(place)
 
     def introduce(self, link: Link) -> None:
         links = self._peers.setdefault(link.peer, [])
@@ -167,20 +182,26 @@ class SocketNetwork:
         if len(links) > self.limits.connections_per_peer_max:
             links.pop(0).cut("replaced", "the same peer has opened newer connections")
         if len(links) == 1:
-            logs.info("peer.connected", node=self.name, peer=link.peer)
+            self._log_peer("peer.connected", link)
             self._tell(link.peer, True)
         self._dialler.introduce(link)
 
     def forget(self, link: Link) -> None:
         self._links.pop(link, None)
+        if link.place is not None:
+            self.dismiss(link.place)
         self._dialler.forget(link)
         links = self._peers.get(link.peer, [])
         if link in links:
             links.remove(link)
             if not links:
                 del self._peers[link.peer]
-                logs.info("peer.disconnected", node=self.name, peer=link.peer, why=link.why_closed)
+                self._log_peer("peer.disconnected", link, why=link.why_closed)
                 self._tell(link.peer, False)
+
+    def _log_peer(self, event: str, link: Link, **fields: Any) -> None:
+        """Nodes are few; clients may come and go by the thousand."""
+        (logs.info if link.proved else logs.debug)(event, node=self.name, peer=link.peer, **fields)
 
     def _tell(self, peer: str, connected: bool) -> None:
         for observer in self._observers:
@@ -188,13 +209,22 @@ class SocketNetwork:
 
     def count_cut(self, reason: str, link: Link, why: str) -> None:
         self.counts[f"cut.{reason}"] += 1
-        logs.warning("peer.cut", node=self.name, peer=link.peer or "(unknown)", reason=reason, why=why)
+        peer = link.peer or "(unknown)"
+        self._noted.warning("peer.cut", reason, node=self.name, peer=peer, reason=reason, why=why)
+
+    def note(self, event: str, **fields: Any) -> None:
+        """Count it, and log it now and then."""
+        self.counts[event] += 1
+        self._noted.warning(event, "", node=self.name, **fields)
 
     def dispatch(self, link: Link, number: int | None, topic: bytes, body: bytes) -> None:
         """Hand a request to its handler; everything that is wrong with it is answered."""
         served = self._served.get(topic)
         if served is None:
             self._refuse(link, number, f"nothing is served on topic {topic.decode(errors='replace')!r}")
+            return
+        if not served.anyone and not self._is_peer(link):
+            self._refuse_stranger(link, number, served.topic)
             return
         try:
             message = served.requests.decode(body)
@@ -209,6 +239,13 @@ class SocketNetwork:
         if task is not None:
             self._handlers.add(task)
             task.add_done_callback(self._handlers.discard)
+
+    def _is_peer(self, link: Link) -> bool:
+        return link.proved and (link.peer == self.name or self.is_member(link.peer))
+
+    def _refuse_stranger(self, link: Link, number: int | None, topic: str) -> None:
+        self.note("refused.not_a_member", peer=link.peer, topic=topic)
+        self._refuse(link, number, f"{topic!r} is for members of the fleet, and {link.peer} is none")
 
     def _refuse(self, link: Link, number: int | None, why: str) -> None:
         self.counts["refused"] += 1
@@ -245,6 +282,7 @@ class SocketNetwork:
         while True:
             await asyncio.sleep(pause_s)
             now = self.clock.now()
+            self._admission.sweep(now)
             for link in list(self._links):
                 link.check_stall(now)
 
@@ -269,8 +307,8 @@ class SocketNetwork:
             link.abort()
 
     def _stop_work(self) -> None:
-        if self._server is not None:
-            self._server.close()
+        if self._listener is not None:
+            self._listener.close()
         self._dialler.stop()
         for task in (self._sweeping, *self._handlers):
             if task is not None:

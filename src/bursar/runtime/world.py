@@ -19,6 +19,7 @@ from typing import Any
 
 from bursar.errors import CrashedError, UsageError
 from bursar.fleet.following import FleetView
+from bursar.fleet.secret import read_secret
 from bursar.policy.values import Tls
 from bursar.resource.checks import check_name
 from bursar.runtime import logs
@@ -159,12 +160,14 @@ async def open_world(
     words: Path | str | None = None,
     limits: Limits | None = None,
     seed: int | None = None,
+    secret: bytes | None = None,
 ) -> LiveWorld:
     """One more life of the node `name`.
 
     Its incarnation and journals are kept in `state`; a node without one remembers nothing and has
     no journals. `listen` is "host:port" (port 0: any), beyond loopback only with `tls`. `words` is
-    the file of shared words, in `state` unless told. Raises UsageError, NetworkError, JournalError
+    the file of shared words, in `state` unless told. `secret` is for nodes that are peers and have no
+    store in common; else it is the store's. Raises UsageError, NetworkError, JournalError
     or StoreError; then nothing is left open."""
     check_name("node name", name)
     directory = StateDirectory(Path(state)) if state is not None else None
@@ -184,6 +187,7 @@ async def open_world(
                 store, clock=clock, name=name, timeout_ns=session_timeout_ns, record=record
             )
         opened.append(store)
+        network.secret = await read_secret(store, clock) if secret is None else secret
         listening = await network.listen(listen) if listen is not None else None
     except BaseException:
         for part in opened:

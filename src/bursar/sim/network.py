@@ -164,13 +164,13 @@ class Port:
         self._history = history
         self._spawn = spawn
         self._who = f"{life.name}/{life.incarnation}"
-        self._served: dict[str, tuple[Any, Handler]] = {}
+        self._served: dict[str, tuple[Any, Handler, bool]] = {}
         self._calls: dict[int, asyncio.Future[Packet]] = {}
         self._called = 0
 
-    def serve(self, topic: str, requests: Any, handler: Handler) -> None:
+    def serve(self, topic: str, requests: Any, handler: Handler, *, anyone: bool = False) -> None:
         self.life.check()
-        self._served[topic] = (_decoder(requests), handler)
+        self._served[topic] = (_decoder(requests), handler, anyone)
 
     def send(self, peer: str, topic: str, message: Message) -> None:
         self.life.check()
@@ -216,7 +216,7 @@ class Port:
         if served is None:
             self._answer(packet, f"{packet.to} does not serve {packet.topic}".encode(), is_error=True)
             return
-        decoder, handler = served
+        decoder, handler, _ = served
         try:
             message = decoder.decode(packet.data)
         except msgspec.MsgspecError as error:

@@ -22,6 +22,7 @@ from bursar.runtime.network import SocketNetwork
 from bursar.world import SECOND_NS, Message
 
 RATIO_MAX = 1.5
+SECRET = bytes(32)
 TOPIC = "bench/echo"
 AT_ONCE = 64
 
@@ -93,7 +94,7 @@ def _serve(factory: Factory, pipe: Connection) -> None:
 async def _serve_both(pipe: Connection) -> None:
     loop = asyncio.get_running_loop()
     echo = await loop.create_server(EchoServer, "127.0.0.1", 0)
-    node = SocketNetwork("server", 1)
+    node = SocketNetwork("server", 1, secret=SECRET)
     node.serve(TOPIC, Ask, _answer)
     address = await node.listen("127.0.0.1:0")
     pipe.send((echo.sockets[0].getsockname()[1], address.port))
@@ -117,7 +118,7 @@ async def _time_calls(call: Callable[[], Awaitable[Any]], count: int, at_once: i
 async def _measure(ports: tuple[int, int], rounds: int, count: int) -> dict[tuple[str, int], list[float]]:
     echo_port, node_port = ports
     _, echo = await asyncio.get_running_loop().create_connection(EchoClient, "127.0.0.1", echo_port)
-    node = SocketNetwork("caller", 1, peers={"server": f"127.0.0.1:{node_port}"})
+    node = SocketNetwork("caller", 1, secret=SECRET, peers={"server": f"127.0.0.1:{node_port}"})
     message = Ask("acme", 1000)
 
     def call() -> Awaitable[Any]:

@@ -16,11 +16,12 @@ from bursar.world import MILLISECOND_NS
 from bursar_lab.leases.book import HolderBook, OwnerBook
 from bursar_lab.leases.courier import HolderNode, OwnerNode
 
+SECRET = bytes(32)
 TOTAL, TOKENS, DURATION_NS, DRIFT_PPM = 2_000, 25, 60 * MILLISECOND_NS, 1_000
 
 
 async def run_owner(state: str, address: str) -> None:
-    world = await open_world("owner", state=state, listen=address)
+    world = await open_world("owner", state=state, listen=address, secret=SECRET)
     owner = OwnerNode(world, OwnerBook(TOTAL, TOKENS, "holder", DURATION_NS, DRIFT_PPM))
     owner.start()
     logs.info("owner.ready", unspent=owner.book.unspent)
@@ -31,7 +32,7 @@ async def run_owner(state: str, address: str) -> None:
 
 
 async def run_holder(state: str, address: str, spends: str) -> None:
-    world = await open_world("holder", state=state, peers={"owner": address})
+    world = await open_world("holder", state=state, peers={"owner": address}, secret=SECRET)
     holder = HolderNode(world, HolderBook(world.incarnation, "owner", DURATION_NS))
     holder.start()
     logs.info("holder.ready", life=world.incarnation)

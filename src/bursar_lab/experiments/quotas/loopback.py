@@ -9,6 +9,7 @@ from bursar.quotas.tree import Ping, Pong
 from bursar.world import SECOND_NS, Message
 
 TRIPS = 2_000
+SECRET = bytes(32)
 
 
 def measure_round_trip_ns() -> int:
@@ -19,8 +20,8 @@ def measure_round_trip_ns() -> int:
 async def _measure() -> int:
     from bursar.runtime.world import open_world
 
-    there = await open_world("there", listen="127.0.0.1:0")
-    here = await open_world("here", peers={"there": str(there.listening)})
+    there = await open_world("there", listen="127.0.0.1:0", secret=SECRET)
+    here = await open_world("here", peers={"there": str(there.listening)}, secret=SECRET)
     there.network.serve("ping", Ping, _answer)
     try:
         await here.network.call("there", "ping", Ping(), Pong, SECOND_NS)

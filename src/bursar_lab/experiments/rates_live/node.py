@@ -83,7 +83,9 @@ class ServerReport(msgspec.Struct, frozen=True, kw_only=True):
 async def run_server(config: Config) -> None:
     plan = config.plan
     folder = Path(config.folder)
-    world = await open_world(config.name, state=folder / config.name, listen="127.0.0.1:0")
+    world = await open_world(
+        config.name, state=folder / config.name, listen="127.0.0.1:0", store=f"sqlite://{folder}/store.db"
+    )
     life = f"{config.name}.{world.incarnation}"
     ledger = Ledger(Path(config.ledgers), plan, life, "w+")
     chance = random.Random(f"{plan.seed}.{config.name}")
