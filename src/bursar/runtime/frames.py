@@ -4,7 +4,7 @@ A frame is a head of ten bytes (length of what follows, kind, number, length of 
 and a body in msgpack:
 
     HELLO    0       ""     Hello                          the first frame of either side, the dialler's first
-    PROOF    0       ""     bytes                          of a node: that it belongs to the fleet (`identity`)
+    PROOF    0       ""     bytes                          that a node is of the fleet (`identity`)
     CALL     number  topic  message                        wants the REPLY or FAILURE of that number
     SEND     0       topic  message                        wants nothing
     REPLY    number  ""     message
