@@ -24,6 +24,8 @@ class Faults:
         store_cuts      one node does not reach the store: for long enough, its session expires
         crashes         one node loses its memory and its unsynced records, and comes back
         pauses          one node stands still (as by SIGSTOP) and then goes on
+        forgeries       a client says to a node what only nodes may say: a message that it overheard,
+                        as it was or with other numbers, in its own name or in a node's
     For each call of the store, a probability:
         store_lost      no reply: the request was lost, or it was done and the reply was lost
         store_slow      it takes up to `slow_ns` longer
@@ -45,6 +47,7 @@ class Faults:
     store_cuts: float = 0.0
     crashes: float = 0.0
     pauses: float = 0.0
+    forgeries: float = 0.0
     store_lost: float = 0.0
     store_slow: float = 0.0
     store_stale: float = 0.0
@@ -68,6 +71,7 @@ class Faults:
             store_cuts=0.05,
             crashes=0.25,
             pauses=0.1,
+            forgeries=2.0,
             store_lost=0.03,
             store_slow=0.03,
             store_stale=0.2,

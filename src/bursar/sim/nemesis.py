@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from bursar.sim.chance import draw_ns
 from bursar.sim.loop import sleep_until
-from bursar.sim.network import Link
+from bursar.sim.packets import Link
 from bursar.sim.store import STORE
 from bursar.world import SECOND_NS
 
@@ -36,6 +36,7 @@ class Nemesis:
             ("store_cut", faults.store_cuts, self._cut_store),
             ("crash", faults.crashes, self._crash),
             ("pause", faults.pauses, self._pause),
+            ("forgery", faults.forgeries, self._forge),
         ]
         for name, per_second, strike in kinds:
             if per_second > 0:
@@ -109,6 +110,9 @@ class Nemesis:
         if node.up:
             self._tell("pause", node.name, outage_ns)
             node.life.pause(self._sim.now_ns + outage_ns)
+
+    def _forge(self, stream: random.Random, outage_ns: int) -> None:
+        self._sim.fabric.forgery.strike(stream)
 
     def _tell(self, event: str, what: str, outage_ns: int) -> None:
         self._sim.history.add("nemesis", event, what=what, for_ns=outage_ns)

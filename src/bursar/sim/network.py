@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import contextvars
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import lru_cache
 from typing import Any
 
@@ -19,14 +19,14 @@ from bursar.errors import BursarError, NetworkError, NoAnswerError, RemoteError,
 from bursar.sim.chance import Chance, draw_ns, happens
 from bursar.sim.clock import DriftingClock
 from bursar.sim.faults import Faults
+from bursar.sim.forgery import Forgery
 from bursar.sim.loop import Life, VirtualLoop
+from bursar.sim.packets import Link, Packet
 from bursar.sim.trace import History
 from bursar.world import MESSAGE_MAX_BYTES, MICROSECOND_NS, MILLISECOND_NS, Handler, Message
 
 LATENCY_MIN_NS = 50 * MICROSECOND_NS
 LATENCY_MAX_NS = 1 * MILLISECOND_NS
-
-Link = tuple[str, str]
 
 _encode = msgspec.msgpack.Encoder().encode
 
@@ -34,25 +34,6 @@ _encode = msgspec.msgpack.Encoder().encode
 @lru_cache(maxsize=256)
 def _decoder(messages: Any) -> msgspec.msgpack.Decoder[Any]:
     return msgspec.msgpack.Decoder(messages)
-
-
-@dataclass(frozen=True, slots=True)
-class Packet:
-    """One message under way. `call` is 0 for a message that wants no reply; `muted` marks the
-    copy of a repeated call whose reply will be lost."""
-
-    sender: str
-    to: str
-    topic: str
-    data: bytes
-    call: int = 0
-    is_reply: bool = False
-    is_error: bool = False
-    muted: bool = False
-
-    @property
-    def link(self) -> Link:
-        return self.sender, self.to
 
 
 class Fabric:
@@ -72,6 +53,7 @@ class Fabric:
         self._duplicate = chance.stream("network/duplicate")
         self._reorder = chance.stream("network/reorder")
         self._slow = chance.stream("network/slow")
+        self.forgery = Forgery(self.ports, self._deliver_forged)
         self.refusal = chance.stream("network/refusal")
 
     def cut(self, links: list[Link]) -> Callable[[], None]:
@@ -101,7 +83,19 @@ class Fabric:
         port = self.ports.get(name)
         return port is not None and not port.life.dead
 
+    def is_from_member(self, packet: Packet) -> bool:
+        """Whether the sender has proved that it is a node of the fleet."""
+        return not packet.forged
+
+    def _deliver_forged(self, packet: Packet) -> None:
+        self._history.add(
+            "network", "forged", sender=packet.sender, to=packet.to, topic=packet.topic, data=packet.data.hex()
+        )
+        self._loop.call_at_ns(self._loop.now_ns + LATENCY_MIN_NS, self._arrive, packet, context=nobody())
+
     def transmit(self, packet: Packet) -> None:
+        if self.faults.forgeries:
+            self.forgery.overhear(packet)
         if self._is_cut(packet) or self._is_lost(packet):
             return
         if not packet.is_reply and happens(self._duplicate, self.faults.duplicate):
@@ -172,6 +166,9 @@ class Port:
         self.life.check()
         self._served[topic] = (_decoder(requests), handler, anyone)
 
+    def is_for_anyone(self, topic: str) -> bool:
+        return topic in self._served and self._served[topic][2]
+
     def send(self, peer: str, topic: str, message: Message) -> None:
         self.life.check()
         self._fabric.transmit(Packet(self.life.name, peer, topic, encode(message)))
@@ -216,7 +213,10 @@ class Port:
         if served is None:
             self._answer(packet, f"{packet.to} does not serve {packet.topic}".encode(), is_error=True)
             return
-        decoder, handler, _ = served
+        decoder, handler, anyone = served
+        if not anyone and not self._fabric.is_from_member(packet):
+            self._history.add(self._who, "refused", sender=packet.sender, topic=packet.topic)
+            return
         try:
             message = decoder.decode(packet.data)
         except msgspec.MsgspecError as error:
@@ -238,7 +238,7 @@ class Port:
 
     def _answer(self, packet: Packet, data: bytes, is_error: bool = False) -> None:
         self.life.check()
-        if packet.call and not packet.muted:
+        if packet.call and not packet.muted and not packet.forged:
             answer = Packet(packet.to, packet.sender, packet.topic, data, packet.call, True, is_error)
             self._fabric.transmit(answer)
 
