@@ -355,7 +355,7 @@ async def test_a_server_that_dies_is_said_so(stand: Stand) -> None:
         assert (await reader.readline()).startswith(b"VERSION")
         stand.server.send_signal(signal.SIGKILL)
         assert await asyncio.wait_for(reader.read(), 5) == b"SERVER_ERROR the memcached server is gone\r\n"
-    assert b"cannot be reached" in await ask(stand.port, b"")
+    assert b"cannot be reached" in await ask(stand.port, b"version\r\n")
 
 
 async def test_connections_beyond_the_bound_are_turned_away(stand: Stand, memcached: Any) -> None:
@@ -377,3 +377,43 @@ def test_the_tenant_is_the_prefix() -> None:
     assert by_prefix(":")(b"acme:user:7") == "acme"
     assert by_prefix("/")(b"acme/x") == "acme"
     assert by_prefix()(b"plain") == "plain"
+
+
+def test_tenants_are_read_as_utf_8() -> None:
+    assert by_prefix()("müller:7".encode()) == "müller"
+    assert by_prefix()(b"\xff\xfe:7") == "\ufffd\ufffd", "no tenant has such a name"
+
+
+async def test_a_client_that_says_nothing_is_cut_off_and_costs_the_server_nothing(
+    stand: Stand, memcached: Any
+) -> None:
+    proxy = Proxy(stand.proxy.resource, f"127.0.0.1:{memcached[0]}", idle_timeout_s=0.2)
+    (address,) = await proxy.listen({"127.0.0.1:0": None})
+    async with connect(address.port) as (silent, _), connect(address.port) as (reader, writer):
+        writer.write(b"get acme:a\r\n")
+        assert await reader.readline() == b"END\r\n"
+        assert [client._dial is None for client in proxy._clients].count(True) == 1
+        assert await asyncio.wait_for(silent.read(), 5) == b""
+        assert await asyncio.wait_for(reader.read(), 5) == b"", "it was idle as well, in the end"
+    assert proxy.counts["idle_ended"] == 2
+    proxy.close()
+
+
+async def test_where_all_places_are_taken_the_longest_idle_client_makes_way(
+    stand: Stand, memcached: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("bursar.integrations.memcached_proxy.proxy.MAKES_WAY_S", 0.0)
+    proxy = Proxy(stand.proxy.resource, f"127.0.0.1:{memcached[0]}", connections_max=20)
+    (address,) = await proxy.listen({"127.0.0.1:0": None})
+    held = [await asyncio.open_connection("127.0.0.1", address.port) for _ in range(20)]
+    await wait_until(lambda: proxy.connections == 20)
+    held[0][1].write(b"get acme:a\r\n")
+    assert await held[0][0].readline() == b"END\r\n"
+    assert await ask(address.port, b"get acme:none\r\n") == b"END\r\n"
+    assert await asyncio.wait_for(held[1][0].read(), 5) == b"", "the first of those that never spoke"
+    held[0][1].write(b"get acme:a\r\n")
+    assert await held[0][0].readline() == b"END\r\n"
+    assert proxy.counts["turned_away"] == 0
+    for _, writer in held:
+        writer.close()
+    proxy.close()

@@ -160,7 +160,7 @@ async def test_a_handshake_has_a_time_also_where_there_is_room(pem: Path) -> Non
 
 
 async def test_nodes_get_in_where_clients_have_taken_all_they_can() -> None:
-    async with open_node() as (node, port):
+    async with open_node() as (_, port):
         callers = [
             SocketNetwork(f"web/{number}", 1, peers={"node-a": f"127.0.0.1:{port}"}) for number in range(90)
         ]

@@ -2,17 +2,27 @@
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
+import datetime
 import re
 import subprocess
+from collections.abc import AsyncIterator
 from pathlib import Path
 
+import msgspec
 import pytest
+from cryptography import x509
+from cryptography.hazmat.primitives import serialization
+from cryptography.hazmat.primitives.asymmetric import ed25519
 
 import bursar
-from bursar.errors import UnreachableError, UsageError
+from bursar.errors import NetworkError, UnreachableError, UsageError
 from bursar.policy import Tls
+from bursar.runtime.limits import Limits
 from bursar.runtime.network import SocketNetwork
-from bursar.world import SECOND_NS, Message
+from bursar.runtime.revocation import read_revoked
+from bursar.world import MILLISECOND_NS, SECOND_NS, Message
 
 from .conftest import MakePolicy, Serve
 
@@ -116,3 +126,115 @@ def test_files_that_are_no_certificates_are_named(tmp_path: Path) -> None:
     path = str(tmp_path / "x")
     with pytest.raises(UsageError, match="readable PEM file"):
         SocketNetwork("a", 1, tls=Tls(cert=path, key=path, ca=path))
+
+
+# -- certificates that change
+
+
+def run_script(directory: Path, title: str, *, but: str = "nothing", then: str = "") -> None:
+    """The commands of docs/security.md that begin with this comment, but for some lines, and some more."""
+    script = re.search(rf"```sh\n(# {title}.*?)```", SECURITY.read_text(), re.DOTALL)
+    assert script is not None
+    lines = [line for line in script[1].splitlines() if but not in line]
+    command = "\n".join([*lines, then])
+    subprocess.run(["bash", "-eu", "-c", command], cwd=directory, check=True, capture_output=True)
+
+
+@pytest.fixture
+def own_pem(tmp_path: Path) -> Path:
+    """Certificates of this test's own, which it may change."""
+    run_script(tmp_path, "make the certificates", then='make_certificate other "DNS:other"')
+    return tmp_path
+
+
+@contextlib.asynccontextmanager
+async def serving(settings: Tls) -> AsyncIterator[tuple[SocketNetwork, str]]:
+    a = SocketNetwork("node-a", 1, tls=settings)
+    a.serve("ping", Ping, echo, anyone=True)
+    try:
+        yield a, str(await a.listen("127.0.0.1:0"))
+    finally:
+        await a.close()
+
+
+@pytest.mark.needs("openssl")
+async def test_new_certificates_count_for_the_next_connection(own_pem: Path) -> None:
+    async with serving(tls(own_pem, "node-a")) as (a, at):
+        held = SocketNetwork("web/1", 1, peers={"node-a": at}, tls=tls(own_pem, "web"))
+        await held.call("node-a", "ping", Ping(), Ping, 3 * SECOND_NS)
+        run_script(own_pem, "make the certificates")  # another authority
+        a.reload_certificates(only_changed=True)
+        await held.call("node-a", "ping", Ping(), Ping, 3 * SECOND_NS)
+        await held.close()
+        await call(SocketNetwork("web/2", 1, peers={"node-a": at}, tls=tls(own_pem, "web")), "node-a")
+
+
+@pytest.mark.needs("openssl")
+async def test_a_broken_certificate_changes_nothing_and_is_said(
+    own_pem: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with serving(tls(own_pem, "node-a")) as (a, at):
+        for broken in ("", "nothing", (own_pem / "web.crt").read_text()):
+            (own_pem / "node-a.crt").write_text(broken)
+            a.reload_certificates()
+            await call(SocketNetwork("web/1", 1, peers={"node-a": at}, tls=tls(own_pem, "web")), "node-a")
+        (own_pem / "node-a.key").unlink()
+        a.reload_certificates(only_changed=True)
+        await call(SocketNetwork("web/1", 1, peers={"node-a": at}, tls=tls(own_pem, "web")), "node-a")
+    assert [record.getMessage() for record in caplog.records].count("certificates.kept") == 4
+
+
+@pytest.mark.needs("openssl")
+async def test_changed_files_are_found_without_being_told(own_pem: Path) -> None:
+    limits = Limits(hello_timeout_ns=40 * MILLISECOND_NS)
+    a = SocketNetwork("node-a", 1, tls=tls(own_pem, "node-a"), limits=limits)
+    await a.listen("127.0.0.1:0")
+    assert a.certificates is not None
+    before = a.certificates.listening
+    run_script(own_pem, "make the certificates")
+    async with asyncio.timeout(5):
+        while a.certificates.listening is before:
+            await asyncio.sleep(0.01)
+    await a.close()
+
+
+@pytest.mark.needs("openssl")
+async def test_a_revoked_certificate_is_cut_off_and_opens_nothing_new(own_pem: Path) -> None:
+    run_script(own_pem, "revoke a certificate", but="-revoke")
+    settings = msgspec.structs.replace(tls(own_pem, "node-a"), crl=str(own_pem / "ca.crl"))
+    async with serving(settings) as (a, at):
+        web = SocketNetwork("web/1", 1, peers={"node-a": at}, tls=tls(own_pem, "web"))
+        other = SocketNetwork("other/1", 1, peers={"node-a": at}, tls=tls(own_pem, "other"))
+        for each in (web, other):
+            await each.call("node-a", "ping", Ping(), Ping, 3 * SECOND_NS)
+        run_script(own_pem, "revoke a certificate")
+        a.reload_certificates()
+        assert a.counts["cut.revoked"] == 1
+        await other.call("node-a", "ping", Ping(), Ping, 3 * SECOND_NS)
+        async with asyncio.timeout(5):
+            while web.is_connected("node-a"):
+                await asyncio.sleep(0.005)
+        with pytest.raises(NetworkError):
+            await web.call("node-a", "ping", Ping(), Ping, 3 * SECOND_NS)
+        await web.close()
+        await other.close()
+
+
+def test_a_list_of_revoked_certificates_is_read_as_others_write_it() -> None:
+    key = ed25519.Ed25519PrivateKey.generate()
+    now = datetime.datetime.now(datetime.UTC).replace(tzinfo=None)
+    serials = {1, 127, 128, 2**64, 2**158 - 1}
+    builder = x509.CertificateRevocationListBuilder(
+        issuer_name=x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, "x")]), last_update=now
+    ).next_update(now + datetime.timedelta(days=1))
+    empty = builder.sign(key, None).public_bytes(serialization.Encoding.PEM)
+    for serial in serials:
+        entry = x509.RevokedCertificateBuilder().serial_number(serial).revocation_date(now).build()
+        builder = builder.add_revoked_certificate(entry)
+    pem = builder.sign(key, None).public_bytes(serialization.Encoding.PEM)
+    assert read_revoked(pem) == serials
+    assert read_revoked(empty) == frozenset()
+    assert read_revoked(empty + pem) == serials
+    for broken in (b"", b"nothing", pem[:80] + b"\n-----END X509 CRL-----", pem.replace(b"MI", b"AA", 1)):
+        with pytest.raises(ValueError, match="list of revoked"):
+            read_revoked(broken)

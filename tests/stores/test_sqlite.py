@@ -279,3 +279,25 @@ async def test_two_who_find_the_session_over_at_once_get_the_same_new_one(tmp_pa
     first, second = await asyncio.gather(store.renew(), store.renew())
     assert first == second == store.session != before
     await store.close()
+
+
+async def test_a_new_file_and_those_beside_it_are_their_owners_alone(tmp_path: Path) -> None:
+    before = os.umask(0)
+    try:
+        store = await open_store(f"sqlite://{tmp_path}/store.db", clock=BootClock(), name="a")
+        await store.ensure("/x")
+        modes = {path.name: path.stat().st_mode & 0o777 for path in tmp_path.iterdir()}
+        await store.close()
+    finally:
+        os.umask(before)
+    assert {"store.db", "store.db-wal", "store.db-shm"} <= set(modes)
+    assert set(modes.values()) == {0o600}
+
+
+async def test_a_file_that_exists_keeps_the_rights_that_it_was_given(tmp_path: Path) -> None:
+    path = tmp_path / "store.db"
+    path.touch(0o600)
+    path.chmod(0o660)
+    store = await open_store(f"sqlite://{path}", clock=BootClock(), name="a")
+    await store.close()
+    assert path.stat().st_mode & 0o777 == 0o660

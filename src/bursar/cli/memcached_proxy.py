@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -42,6 +42,10 @@ def memcached_proxy(
     ] = None,
     separator: Annotated[str, typer.Option(help="What ends the tenant's name in a key.")] = ":",
     wait: Annotated[float, typer.Option(help="Seconds that a request may wait for its tokens.")] = 0.0,
+    connections: Annotated[int, typer.Option(min=1, help="Clients at most, at a time.")] = 512,
+    idle_timeout: Annotated[
+        float, typer.Option(min=0.1, help="Seconds after which a client that says nothing is cut off.")
+    ] = 300.0,
     log: Annotated[str, typer.Option(metavar="FORM", help="text or json.")] = "text",
     level: Annotated[str, typer.Option(metavar="LEVEL", help="debug, info, warning or error.")] = "info",
 ) -> None:
@@ -55,14 +59,17 @@ def memcached_proxy(
 
     from bursar.policy import load
     from bursar.runtime import logs
+    from bursar.runtime.limits import raise_file_limit
     from bursar.runtime.loops import new_event_loop
 
     logs.configure(log, level)
+    raise_file_limit()
     target = policy if "://" in policy else load(Path(policy))
     server = backend or find_backend(target, resource)
     ports = dict(_read_port(text) for text in listen or ["127.0.0.1:11311"])
     with asyncio.Runner(loop_factory=new_event_loop) as runner:
-        runner.run(_serve(target, resource, server, ports, separator, wait))
+        bounds = {"wait_s": wait, "connections_max": connections, "idle_timeout_s": idle_timeout}
+        runner.run(_serve(target, resource, server, ports, separator, bounds))
 
 
 def find_backend(target: Policy | str, resource: str) -> str:
@@ -88,7 +95,7 @@ async def _serve(
     backend: str,
     ports: dict[str, str | None],
     separator: str,
-    wait_s: float,
+    bounds: dict[str, Any],
 ) -> None:
     import asyncio
     import signal
@@ -98,7 +105,7 @@ async def _serve(
     from bursar.runtime.client import connect
 
     async with await connect(target) as held:
-        proxy = Proxy(held.resource(name), backend, find_tenant=by_prefix(separator), wait_s=wait_s)
+        proxy = Proxy(held.resource(name), backend, find_tenant=by_prefix(separator), **bounds)
         await proxy.listen(ports)
         stopped = asyncio.Event()
         for number in (signal.SIGTERM, signal.SIGINT):

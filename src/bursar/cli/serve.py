@@ -56,7 +56,10 @@ def serve(
     Example: bursar serve --store zookeeper://a:2181/bursar --name a --listen 127.0.0.1:7071
     """
     import asyncio
+    import signal
 
+    # Until the daemon listens to it there is nothing to read again; by default it would end the process.
+    signal.signal(signal.SIGHUP, signal.SIG_IGN)
     from bursar.runtime import daemon, logs
     from bursar.runtime.loops import new_event_loop
 

@@ -124,7 +124,16 @@ BUILDERS: dict[str, Callable[[str, Values], ResourcePolicy]] = {
 
 
 def build_daemon(values: Values) -> DaemonPolicy:
-    plain = ("name", "listen", "advertise", "metrics", "metrics_tenants", "metrics_token_file", "token_file")
+    plain = (
+        "name",
+        "listen",
+        "advertise",
+        "metrics",
+        "metrics_tenants",
+        "metrics_token_file",
+        "token_file",
+        "connections",
+    )
     return DaemonPolicy(
         **{key: values[key] for key in plain},
         state=values["state"] or f"{STATE}/{values['name']}",

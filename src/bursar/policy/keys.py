@@ -15,6 +15,7 @@ from bursar.units import SECOND_NS
 PEERS_MAX = 1_000
 RESOURCES_MAX = 1_000
 METRICS_TENANTS_MAX = 1_000_000
+CONNECTIONS_MIN, CONNECTIONS_MAX = 20, 1_000_000
 
 _ADDRESS = Text('write host:port, such as "127.0.0.1:7070"', names.check_address, names.ADDRESS_PATTERN)
 _FILE = Text("write the path of a file")
@@ -24,6 +25,7 @@ TLS = Record(
         "cert": Key(_FILE, "this daemon's certificate (PEM)", REQUIRED, "node.crt"),
         "key": Key(_FILE, "its private key (PEM)", REQUIRED, "node.key"),
         "ca": Key(_FILE, "who signs the certificates of its peers and clients (PEM)", REQUIRED, "ca.crt"),
+        "crl": Key(_FILE, "which of those are revoked (PEM); none if left out"),
     },
     "tls table",
 )
@@ -47,6 +49,12 @@ DAEMON = Record(
         "state": Key(
             Text("write the path of a directory"),
             "the directory of its journals; one of its name in bursar-state if left out",
+        ),
+        "connections": Key(
+            Whole(CONNECTIONS_MIN, CONNECTIONS_MAX),
+            "how many connections it takes at most: four fifths for clients, a tenth for new ones, the rest "
+            "for nodes; fewer where open files are fewer",
+            4000,
         ),
         "session_timeout": Key(
             Span(SECOND_NS, MINUTE_NS), "after this silence the store counts it as gone", "10s"

@@ -120,9 +120,11 @@ def _build(table: dict[str, Any], source: str, complaints: list[Complaint]) -> P
 def _read_bytes(source: str) -> bytes:
     """The file's bytes, its size known before any is read."""
     try:
-        with open(source, "rb") as file:
+        with open(source, "rb", opener=_open_at_once) as file:
             status = os.fstat(file.fileno())
-            if stat.S_ISREG(status.st_mode) and status.st_size > FILE_MAX_BYTES:
+            if not stat.S_ISREG(status.st_mode):
+                raise _whole_file(source, "it is not a file of bytes", "give the path of a policy file")
+            if status.st_size > FILE_MAX_BYTES:
                 raise _too_large(source, status.st_size)
             found = file.read(FILE_MAX_BYTES + 1)
     except OSError as error:
@@ -133,6 +135,11 @@ def _read_bytes(source: str) -> bytes:
     if len(found) > FILE_MAX_BYTES:
         raise _too_large(source, len(found))
     return found
+
+
+def _open_at_once(path: str, flags: int) -> int:
+    """A pipe that nobody writes to would otherwise be waited for."""
+    return os.open(path, flags | os.O_NONBLOCK)
 
 
 def _decode(found: bytes, source: str) -> str:

@@ -238,11 +238,13 @@ ResourcePolicy = RatePolicy | SharePolicy | PoolPolicy | QuotaPolicy | ClaimPoli
 
 
 class Tls(Frozen, frozen=True, kw_only=True):
-    """Paths of PEM files: this node's certificate and key, and who signs its peers'."""
+    """Paths of PEM files: this node's certificate and key, who signs its peers', and which of those
+    are revoked."""
 
     cert: str
     key: str
     ca: str
+    crl: str | None = None
 
 
 class DaemonPolicy(Frozen, frozen=True, kw_only=True):
@@ -256,6 +258,7 @@ class DaemonPolicy(Frozen, frozen=True, kw_only=True):
     metrics_tenants: int = 1000
     metrics_token_file: str | None = None
     state: str = "bursar-state/bursar"
+    connections: int = 4_000
     session_timeout_ns: int = 10 * SECOND_NS
     tls: Tls | None = None
     token_file: str | None = None

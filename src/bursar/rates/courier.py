@@ -177,6 +177,7 @@ class ControllerCourier:
                 if await self._elected():
                     self._ended.clear()
                     stored, self._version = await self._read_state()
+                    self._world.trace("rate.leading", resource=self._resource, after=stored.leader or None)
                     self.perform(self._book.lead(stored))
                     await self._keep_leading()
             except SessionExpiredError:

@@ -20,6 +20,7 @@ from bursar.runtime import logs
 from bursar.runtime.alerts import Alerts
 from bursar.runtime.exposition import Exposition
 from bursar.runtime.host import Host, read_token
+from bursar.runtime.limits import raise_file_limit
 from bursar.runtime.reports import Reports
 from bursar.runtime.routes import Address
 from bursar.runtime.watch import Watch
@@ -90,7 +91,7 @@ class Daemon:
         handlers: dict[int, Callable[[], Any]] = {
             signal.SIGTERM: self.stop,
             signal.SIGINT: self.stop,
-            signal.SIGHUP: self._reload.set,
+            signal.SIGHUP: self.reload_soon,
         }
         for number, handler in handlers.items():
             loop.add_signal_handler(number, handler)
@@ -116,6 +117,9 @@ class Daemon:
             reload.result()  # it never ends but by an error
         return 1 if failure.done() else 0
 
+    def reload_soon(self) -> None:
+        self._reload.set()
+
     def stop(self) -> None:
         self._reports.stopping = True
         self._stop.set()
@@ -132,6 +136,7 @@ class Daemon:
         while True:
             await self._reload.wait()
             self._reload.clear()
+            self.host.world.sockets.reload_certificates()
             await self.reload()
 
     async def reload(self) -> None:
@@ -192,7 +197,12 @@ def open_webhook(policy: Policy) -> Webhook | None:
 
 async def serve(policy: Policy, reload_from: str | None = None) -> int:
     """Serve a policy until stopped; returns the exit code. Raises BursarError if it cannot start."""
+    told = asyncio.Event()
+    asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, told.set)  # while it starts, too
+    raise_file_limit()
     daemon = await Daemon.open(policy, reload_from)
+    if told.is_set():
+        daemon.reload_soon()
     # What was imported and read stays: going through it again in every full collection would take
     # tens of milliseconds, in which nobody is granted anything.
     gc.collect()

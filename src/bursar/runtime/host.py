@@ -15,6 +15,7 @@ from bursar.policy.values import QuotaPolicy, RatePolicy, ResourcePolicy
 from bursar.rates.blocks import JOURNALLED_ABOVE_NS
 from bursar.resource.door import Resource
 from bursar.runtime import kinds, logs
+from bursar.runtime.limits import Limits, fit_connections
 from bursar.runtime.membership import MEMORY, Membership
 from bursar.runtime.tenant_verbs import TenantVerbs
 from bursar.runtime.world import LiveWorld, open_world
@@ -45,10 +46,12 @@ class Host:
         the policy says, so that they can reach it."""
         daemon = policy.daemon
         kinds.prepare(policy.resources.values())
+        at = listen or (daemon.listen if daemon.peers else None)
         world = await open_world(
             daemon.name,
             state=daemon.state,
-            listen=listen or (daemon.listen if daemon.peers else None),
+            listen=at,
+            limits=Limits(connections_max=fit_connections(daemon.connections)) if at else None,
             peers=daemon.peers,
             tls=daemon.tls,
             store=choose_store(policy),
@@ -145,7 +148,6 @@ class Host:
         await self._leave()
         await asyncio.gather(*(self._stop(resource) for resource in self.resources.values()))
         await self.world.close()
-
 
     async def _leave(self) -> None:
         """First, so that nobody expects anything of it any more; but nobody waits long for a store."""

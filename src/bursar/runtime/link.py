@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import asyncio
 import socket
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, cast
 
 import msgspec
@@ -207,9 +208,7 @@ class Link(asyncio.Protocol):
         """The one we dialled has answered: one of our fleet, if we are of one ourselves."""
         if not self._hello.nonce:
             self._open_for(hello, proved=False)
-        elif not identity.is_proved(
-            self._network.secret, identity.DIALLED, self._hello, hello, hello.proof
-        ):
+        elif not identity.is_proved(self._network.secret, identity.DIALLED, self._hello, hello, hello.proof):
             self.cut("identity", f"{hello.name} does not prove that it is of this fleet; {_SAME_STORE}")
         else:
             proof = identity.prove(self._network.secret, identity.DIALLER, self._hello, hello)
@@ -242,6 +241,14 @@ class Link(asyncio.Protocol):
         if not self.ready.done():
             self.ready.set_result(None)
 
+    @property
+    def certificate(self) -> Mapping[str, Any] | None:
+        """The peer's; None without TLS."""
+        found: Mapping[str, Any] | None = (
+            self._transport.get_extra_info("peercert") if self._transport else None
+        )
+        return found
+
     def _find_fault(self, hello: Hello) -> str | None:
         """Why this peer is not whom it claims to be, or not whom we wanted."""
         if hello.version != frames.VERSION:
@@ -251,9 +258,9 @@ class Link(asyncio.Protocol):
             )
         if self._expected is not None and hello.name != self._expected:
             return f"this is {hello.name}, not {self._expected}; check the addresses under peers"
-        certificate = self._transport.get_extra_info("peercert") if self._transport else None
+        certificate = self.certificate
         if certificate is None:
-            return "no certificate was shown" if self._network.has_tls else None
+            return "no certificate was shown" if self._network.certificates else None
         if not is_named(certificate, hello.name):
             return f"the certificate is for {sorted(names_in(certificate))}, the name claimed is {hello.name}"
         if self._host is not None and self._expected is None and not is_named(certificate, self._host):

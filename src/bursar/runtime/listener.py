@@ -149,7 +149,7 @@ class Arrival:
 
     async def _open(self, place: Place) -> None:
         network = self._network
-        context = network.listening_context
+        context = network.certificates.listening if network.certificates else None
         timeout_s = network.limits.hello_timeout_ns / SECOND_NS
         try:
             _, self._link = await self._loop.connect_accepted_socket(

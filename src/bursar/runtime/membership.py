@@ -44,6 +44,7 @@ class Membership:
         self._store = store
         self._by = f"node {world.name}"
         settings = given.daemon
+        world.sockets.is_member = lambda name: name in settings.peers or self.view.is_member(name)
         address = settings.advertise or (str(world.listening) if world.listening else "")
         record = NodeRecord(
             name=world.name,

@@ -25,7 +25,7 @@ from bursar.runtime.limits import Limits
 from bursar.runtime.link import Link, SelfLink, describe_failure
 from bursar.runtime.listener import Listener
 from bursar.runtime.routes import Address, Dialler
-from bursar.runtime.tls import dialling, listening
+from bursar.runtime.tls import Certificates
 from bursar.world import MILLISECOND_NS, SECOND_NS, Handler, Message
 
 CLOSE_TIMEOUT_S = 0.5
@@ -69,12 +69,11 @@ class SocketNetwork:
         self.counts: Counter[str] = Counter()
         self._noted = logs.Sparse(self.clock.now)
         self._admission = Admission(self.limits)
-        self.has_tls = tls is not None
-        self.listening_context = listening(tls) if tls else None
+        self.certificates = Certificates(tls) if tls else None
         self._served: dict[bytes, Served] = {}
         self._links: dict[Link, None] = {}
         self._peers: dict[str, list[Link]] = {}
-        self._dialler = Dialler(self, dialling(tls) if tls else None, seed)
+        self._dialler = Dialler(self, seed)
         self._observers: list[Callable[[str, bool], None]] = []
         self._handlers: set[asyncio.Task[None]] = set()
         self._listener: Listener | None = None
@@ -100,7 +99,7 @@ class SocketNetwork:
     async def listen(self, address: str | Address) -> Address:
         """Take connections there; returns the address with the port that was chosen for port 0."""
         wanted = Address.parse(address) if isinstance(address, str) else address
-        if not is_loopback(str(wanted)) and self.listening_context is None:
+        if not is_loopback(str(wanted)) and self.certificates is None:
             raise UsageError(
                 f"refusing to listen on {wanted} without TLS: anyone who reaches it could speak as any node; "
                 "listen on 127.0.0.1, or set tls (docs/security.md)"
@@ -271,6 +270,14 @@ class SocketNetwork:
 
     # The end of the node.
 
+    def reload_certificates(self, *, only_changed: bool = False) -> None:
+        """Read them again; whoever's was revoked is cut off."""
+        if self.certificates is None or not self.certificates.reload(only_changed=only_changed):
+            return
+        for link in list(self._links):
+            if self.certificates.is_revoked(link.certificate):
+                link.cut("revoked", "its certificate was revoked")
+
     def start_sweep(self) -> None:
         if self._sweeping is None:
             self._sweeping = asyncio.get_running_loop().create_task(self._sweep())
@@ -283,6 +290,7 @@ class SocketNetwork:
             await asyncio.sleep(pause_s)
             now = self.clock.now()
             self._admission.sweep(now)
+            self.reload_certificates(only_changed=True)
             for link in list(self._links):
                 link.check_stall(now)
 

@@ -10,7 +10,6 @@ from __future__ import annotations
 import asyncio
 import math
 import random
-import ssl
 from collections import deque
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
@@ -67,9 +66,8 @@ class Route:
 class Dialler:
     """The routes of one node, and the dialling of them."""
 
-    def __init__(self, network: SocketNetwork, context: ssl.SSLContext | None, seed: int | None) -> None:
+    def __init__(self, network: SocketNetwork, seed: int | None) -> None:
         self._network = network
-        self._context = context
         self._routes: dict[str, Route] = {}
         self._jitter = random.Random(seed)
 
@@ -155,6 +153,7 @@ class Dialler:
     async def _connect(self, route: Route) -> Link:
         expected = None if route.any_name else route.peer
         host, port = route.address.host, route.address.port
+        certificates = self._network.certificates
         link: Link | None = None
         try:
             async with asyncio.timeout(DIAL_TIMEOUT_S):
@@ -162,8 +161,8 @@ class Dialler:
                     lambda: Link(self._network, expected, host),
                     host,
                     port,
-                    ssl=self._context,
-                    server_hostname=host if self._context else None,
+                    ssl=certificates.dialling if certificates else None,
+                    server_hostname=host if certificates else None,
                 )
                 await link.ready
                 return link

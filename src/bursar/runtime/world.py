@@ -34,6 +34,9 @@ from bursar.runtime.words import SharedWords
 from bursar.stores import TIMEOUT_NS, open_store
 from bursar.world import Journal, Store, World
 
+TOLD = frozenset({"rate.leading", "rate.deposed"})
+"""Lines of a protocol's history that an operator wants to see; the others are for whoever looks for a bug."""
+
 
 class Node:
     """What the ports of one node share: its tasks, its files, and whether it is still alive."""
@@ -105,7 +108,7 @@ class Node:
             self._state.write(name, data)
 
     def trace(self, event: str, /, **fields: int | str | bool | None) -> None:
-        logs.debug(event, node=self.name, **fields)
+        (logs.info if event in TOLD else logs.debug)(event, node=self.name, **fields)
 
     def _cancel_tasks(self) -> list[asyncio.Task[Any]]:
         tasks = list(self._tasks)

@@ -88,8 +88,9 @@ class Fabric:
         return not packet.forged
 
     def _deliver_forged(self, packet: Packet) -> None:
+        said = packet.data.hex()
         self._history.add(
-            "network", "forged", sender=packet.sender, to=packet.to, topic=packet.topic, data=packet.data.hex()
+            "network", "forged", sender=packet.sender, to=packet.to, topic=packet.topic, data=said
         )
         self._loop.call_at_ns(self._loop.now_ns + LATENCY_MIN_NS, self._arrive, packet, context=nobody())
 

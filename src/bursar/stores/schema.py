@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sqlite3
 import time
 from pathlib import Path
@@ -43,6 +44,7 @@ def prepare(path: str) -> None:
     folder = Path(path).parent
     if not folder.is_dir():
         raise StoreError(f"{path}: there is no folder {folder}: create it, or correct the store's URL")
+    _make_private(path)
     until_ns = time.monotonic_ns() + LOCK_PATIENCE_NS
     while True:
         try:
@@ -52,6 +54,16 @@ def prepare(path: str) -> None:
             if not is_busy(error) or time.monotonic_ns() > until_ns:
                 raise explain(error, path) from error
             time.sleep(RETRY_S)
+
+
+def _make_private(path: str) -> None:
+    """A new file is its owner's alone; those that SQLite puts beside it take after it. One that exists is
+    not even opened here: closing it would end the locks that this process has on it."""
+    if not os.path.exists(path):
+        try:
+            os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600))
+        except OSError:
+            return  # another process was first, or SQLite will say what is in its way
 
 
 def _try_to_prepare(path: str) -> None:

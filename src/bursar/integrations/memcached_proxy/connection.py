@@ -90,6 +90,7 @@ class ClientLink(asyncio.Protocol):
         self._slow: asyncio.TimerHandle | None = None
         self._dial: asyncio.Task[None] | None = None
         self._loop = asyncio.get_running_loop()
+        self.active_at_s = self._loop.time()
 
     # -- coming and going -------------------------------------------------------------------
 
@@ -100,8 +101,6 @@ class ClientLink(asyncio.Protocol):
             self._transport.close()
             return
         self._transport.set_write_buffer_limits(high=BUFFER_BYTES)
-        self._pause()
-        self._dial = self._loop.create_task(self._connect())
 
     async def _connect(self) -> None:
         try:
@@ -150,6 +149,8 @@ class ClientLink(asyncio.Protocol):
 
     def eof_received(self) -> bool:
         """A client that only stops sending still gets its answers."""
+        if self._dial is None:
+            return False  # it never said anything
         self._heard_all = True
         self.advance()
         return True
@@ -160,6 +161,9 @@ class ClientLink(asyncio.Protocol):
         if over and not self._pending and not self._ready and self._waiting is None:
             self._transport.close()
 
+    def end(self) -> None:
+        self._transport.abort()
+
     def cut_off(self, why: str) -> None:
         self._proxy.counts["cut_off"] += 1
         logs.info("memcached.cut_off", why=why)
@@ -167,7 +171,15 @@ class ClientLink(asyncio.Protocol):
 
     # -- requests ---------------------------------------------------------------------------
 
+    @property
+    def is_idle(self) -> bool:
+        """Whether nothing of it is under way."""
+        return not (self._pending or self._ready or self._waiting or self._commands.incomplete)
+
     def data_received(self, data: bytes) -> None:
+        self.active_at_s = self._loop.time()
+        if self._dial is None:  # one that says nothing costs no connection to the server
+            self._dial = self._loop.create_task(self._connect())
         self._commands.feed(data)
         self.advance()
 
