@@ -6,7 +6,7 @@ from bursar.runtime.admission import CLIENT, NEW, NODE, Admission, Place
 from bursar.runtime.limits import Limits
 from bursar.world import MILLISECOND_NS, SECOND_NS
 
-LIMITS = Limits(connections_max=100)  # 80 clients, 10 new ones, 5 of an address
+LIMITS = Limits(connections_max=100)  # 75 clients, 20 new ones, 15 of an address
 
 
 class Hall:
@@ -107,3 +107,25 @@ def test_places_are_given_back_once() -> None:
         assert not hall.admission.settle(place, is_node=True)
     assert hall.admission.held == [0, 0, 0, 0]
     assert not hall.admission._by_address
+
+
+def test_where_hardly_anyone_says_who_they_are_the_others_have_less_time() -> None:
+    hall = Hall()
+    for place in hall.fill(0):
+        place.heard = True
+    now, waits = 20, []
+    for _ in range(300):
+        free_at = hall.admission.free_at(now, "c")
+        waits.append(free_at - now)
+        now = free_at
+        place = hall.come(now, "c")
+        assert place is not None
+        place.heard = True
+    assert max(waits[-20:]) <= LIMITS.quiet_ns * 2
+    for _ in range(300):
+        place = hall.come(now, "d")
+        if place is None:
+            now = hall.admission.free_at(now, "d")
+            continue
+        hall.admission.settle(place, is_node=True)
+    assert hall.admission._honest > 0.9

@@ -423,7 +423,7 @@ async def test_what_a_silent_daemon_may_have_granted_is_given_back_to_it(
                 await asyncio.Event().wait()
             return wire.Done()
 
-        first.host.world.network.serve(wire.TOPIC, wire.Requests, grant_and_say_nothing)
+        first.host.world.network.serve(wire.TOPIC, wire.Requests, grant_and_say_nothing, anyone=True)
         with pytest.raises(Unknown):
             await b.resource("llm").acquire("acme", 30, wait=0.1)
         grant = await b.resource("llm").acquire("acme", 30, wait=0.1)

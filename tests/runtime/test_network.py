@@ -372,8 +372,8 @@ async def test_connections_beyond_the_bound_are_turned_away_and_the_rest_served(
     for number in range(1000):
         raw.append(await connect_raw(a))
         raw[-1][1].write(hello(f"raw/{number}"))
-    await until(lambda: a.counts["cut.full"] == 840)
-    await until(lambda: len(a._links) == 161)
+    await until(lambda: a.counts["cut.full"] == 850)
+    await until(lambda: len(a._links) == 151)
     assert await b.call("a", "add", Add(1, 2), Sum, SECOND_NS) == Sum(3)
     for _, writer in raw:
         writer.close()

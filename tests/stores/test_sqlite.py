@@ -286,7 +286,7 @@ async def test_a_new_file_and_those_beside_it_are_their_owners_alone(tmp_path: P
     try:
         store = await open_store(f"sqlite://{tmp_path}/store.db", clock=BootClock(), name="a")
         await store.ensure("/x")
-        modes = {path.name: path.stat().st_mode & 0o777 for path in tmp_path.iterdir()}
+        modes = {name: os.stat(tmp_path / name).st_mode & 0o777 for name in os.listdir(tmp_path)}
         await store.close()
     finally:
         os.umask(before)

@@ -52,8 +52,8 @@ DAEMON = Record(
         ),
         "connections": Key(
             Whole(CONNECTIONS_MIN, CONNECTIONS_MAX),
-            "how many connections it takes at most: four fifths for clients, a tenth for new ones, the rest "
-            "for nodes; fewer where open files are fewer",
+            "how many connections it takes at most: three quarters for clients, a fifth for new ones, the "
+            "rest for nodes; fewer where open files are fewer",
             4000,
         ),
         "session_timeout": Key(

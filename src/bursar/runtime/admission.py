@@ -5,8 +5,10 @@
 Nobody knows who a new one is, so there are a few places for new ones, and they are kept for a short time:
 where all are taken, the one that has said nothing for longest makes way, then the one that has said too
 little; and while everyone there is fresh the next one is not taken yet, but waits in the system's queue.
-So connections that come and say nothing delay others by moments, wherever they come from. Clients have
-most of the places, and cannot take those of nodes.
+How long one is fresh depends on what became of those before it: many honest clients that come at once need
+time, and where hardly anyone says who they are, the next one will not either. So connections that come and
+say nothing delay others by moments, wherever they come from. Clients have most of the places, and cannot
+take those of nodes.
 """
 
 from __future__ import annotations
@@ -16,6 +18,8 @@ from collections.abc import Callable, Iterable
 from bursar.runtime.limits import Limits
 
 NEW, CLIENT, NODE, GONE = range(4)
+MEMORY = 1 / 64
+"""How much each new one counts in what is expected of the next."""
 
 
 class Place:
@@ -38,6 +42,7 @@ class Admission:
         self._limits = limits
         self._new: dict[Place, None] = {}
         self._by_address: dict[str, dict[Place, None]] = {}
+        self._honest = 1.0
         self.held = [0, 0, 0, 0]
         """How many places there are, by stage."""
 
@@ -65,12 +70,14 @@ class Admission:
         places = iter(crowd)  # the oldest first
         oldest = next(places)
         quiet = oldest if not oldest.heard else next((place for place in places if not place.heard), None)
-        greeting_until = oldest.since + self._limits.greeting_ns
-        if quiet is None or quiet.since + self._limits.quiet_ns > greeting_until:
+        quiet_ns, greeting_ns = self._limits.quiet_ns, self._limits.greeting_ns
+        greeting_until = oldest.since + quiet_ns + int((greeting_ns - quiet_ns) * self._honest)
+        if quiet is None or quiet.since + quiet_ns > greeting_until:
             return oldest, greeting_until
-        return quiet, quiet.since + self._limits.quiet_ns
+        return quiet, quiet.since + quiet_ns
 
     def _evict(self, place: Place) -> None:
+        self._honest -= self._honest * MEMORY
         self.leave(place)
         place.evict("crowded", "others came, and it had not said who it is")
 
@@ -86,6 +93,7 @@ class Admission:
         """It has said who it is; false if there is no place for one more such."""
         if place.stage != NEW or (not is_node and self.held[CLIENT] >= self._limits.clients_max):
             return False
+        self._honest += (1 - self._honest) * MEMORY
         self.leave(place)
         place.stage = NODE if is_node else CLIENT
         self.held[place.stage] += 1

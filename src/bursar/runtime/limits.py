@@ -21,10 +21,11 @@ FILES_KEPT_MAX = 256
 class Limits:
     """How much of this node one peer, or all of them, may occupy.
 
-    connections_max     of all. Four fifths are for clients, a tenth for those who have not said who they
+    connections_max     of all. Three quarters are for clients, a fifth for those who have not said who they
                         are; the rest is the nodes' own, and no client can take it
     quiet_ns, greeting_ns   where places are scarce, one who has not said a byte, or not said who it is,
-                        for so long makes way for the next; all are cut off after hello_timeout_ns
+                        for so long makes way for the next (sooner where few of those who came of late
+                        did say it); all are cut off after hello_timeout_ns
     """
 
     connections_max: int = CONNECTIONS
@@ -39,16 +40,16 @@ class Limits:
 
     @property
     def clients_max(self) -> int:
-        return self.connections_max * 4 // 5
+        return self.connections_max * 3 // 4
 
     @property
     def new_max(self) -> int:
         """Those who have not said who they are."""
-        return max(2, min(NEW_MAX, self.connections_max // 10))
+        return max(2, min(NEW_MAX, self.connections_max // 5))
 
     @property
     def new_per_address_max(self) -> int:
-        return self.new_max // 2
+        return max(1, self.new_max * 3 // 4)
 
 
 def raise_file_limit() -> None:

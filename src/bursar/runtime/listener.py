@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from bursar.runtime.network import SocketNetwork
 
 BACKLOG = 1024
-ACCEPTS_AT_ONCE = 8
+ACCEPTS_AT_ONCE = 2
 """Few, so that those who are connected are not kept waiting by those who come."""
 
 RETRY_S = 0.1
