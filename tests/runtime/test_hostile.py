@@ -18,6 +18,7 @@ from bursar.rates.messages import UNBOUNDED, Allowance, Grant, Poll, Started
 from bursar.runtime import frames, identity
 from bursar.runtime.daemon import Daemon
 from bursar.runtime.frames import Hello
+from bursar.runtime.host import Host
 from bursar.runtime.network import SocketNetwork
 from bursar.world import SECOND_NS, Message
 
@@ -249,3 +250,28 @@ async def test_a_stream_of_refusals_is_one_line_in_the_logs(
         raw.send("ping", Ping())
     await until(lambda: node.counts["refused.not_a_member"] == 1000)
     assert sum(record.getMessage() == "refused.not_a_member" for record in caplog.records) == 1
+
+
+async def test_nodes_that_share_a_store_know_each_other_without_being_told(tmp_path: Path) -> None:
+    def make(name: str) -> Any:
+        settings = {"name": name, "listen": "127.0.0.1:0", "metrics": "off", "state": str(tmp_path / name)}
+        llm = {"kind": "quota", "tenant": {"acme": {"limit": 100}}}
+        store = f"sqlite://{tmp_path}/store.db"
+        return build({"store": store, "daemon": settings, "resource": {"llm": llm}})
+
+    hosts = [await Host.open(make(name), listen="127.0.0.1:0") for name in ("a", "b")]
+    try:
+        for host, amount in zip(hosts, (60, 40), strict=True):  # more than half: units have to move
+            await host.resources["llm"].acquire("acme", amount, wait=10.0)
+        assert hosts[0].world.sockets.secret == hosts[1].world.sockets.secret
+        linked = [links for host in hosts for links in host.world.sockets._peers.values()]
+        assert linked and all(link.proved for links in linked for link in links)
+        a, b = hosts
+        accounts = a.resources["llm"].decider.courier.book.ledger.accounts  # type: ignore[attr-defined]
+        forged = Credit(next(iter(accounts)), "c", "a", ((1, 100),), 0)
+        assert await b.world.network.call("a", "quota/llm", forged, Pong | None, SECOND_NS) is None
+        with pytest.raises(bursar.Refused):  # a member speaks for its own ledger only
+            await a.resources["llm"].acquire("acme", 1, wait=5.0)
+    finally:
+        for host in hosts:
+            await host.close()

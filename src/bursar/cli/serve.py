@@ -43,6 +43,8 @@ def serve(
     cert: Annotated[str | None, _own("cert", "With TLS: its certificate.", "FILE")] = None,
     key: Annotated[str | None, _own("key", "With TLS: the certificate's key.", "FILE")] = None,
     ca: Annotated[str | None, _own("ca", "With TLS: the authority.", "FILE")] = None,
+    crl: Annotated[str | None, _own("crl", "With TLS: which certificates are revoked.", "FILE")] = None,
+    connections: Annotated[int | None, _own("connections", "How many it takes at most.", "NUMBER")] = None,
     log: Annotated[str, typer.Option(metavar="FORM", help="text or json.")] = "text",
     level: Annotated[str, typer.Option(metavar="LEVEL", help="debug, info, warning or error.")] = "info",
 ) -> None:
@@ -72,7 +74,8 @@ def serve(
         "state": state,
         "session_timeout": session_timeout,
         "token_file": token_file,
-        "tls": _read_tls(cert, key, ca),
+        "connections": connections,
+        "tls": _read_tls(cert, key, ca, crl),
     }
     given = {key: value for key, value in settings.items() if value is not None}
     loaded = _load(policy, given, store)
@@ -90,8 +93,12 @@ def _load(file: Path | None, settings: dict[str, Any], store: str | None) -> Pol
     return settle(loaded, settings, store) if settings or store or loaded is None else loaded
 
 
-def _read_tls(cert: str | None, key: str | None, ca: str | None) -> dict[str, str] | None:
+def _read_tls(
+    cert: str | None, key: str | None, ca: str | None, crl: str | None
+) -> dict[str, str] | None:
     from bursar.cli.reaching import read_tls
 
     found = read_tls(*(None if path is None else Path(path) for path in (cert, key, ca)))
-    return None if found is None else {"cert": found.cert, "key": found.key, "ca": found.ca}
+    if found is None:
+        return None
+    return {"cert": found.cert, "key": found.key, "ca": found.ca, **({"crl": crl} if crl else {})}

@@ -197,8 +197,9 @@ def open_webhook(policy: Policy) -> Webhook | None:
 
 async def serve(policy: Policy, reload_from: str | None = None) -> int:
     """Serve a policy until stopped; returns the exit code. Raises BursarError if it cannot start."""
+    loop = asyncio.get_running_loop()
     told = asyncio.Event()
-    asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, told.set)  # while it starts, too
+    loop.add_signal_handler(signal.SIGHUP, told.set)  # while it starts, too
     raise_file_limit()
     daemon = await Daemon.open(policy, reload_from)
     if told.is_set():
@@ -207,6 +208,11 @@ async def serve(policy: Policy, reload_from: str | None = None) -> int:
     # tens of milliseconds, in which nobody is granted anything.
     gc.collect()
     gc.freeze()
+    loop.call_soon(_tell_ready, daemon)  # once it listens to signals: whoever reads this may send one
+    return await daemon.run()
+
+
+def _tell_ready(daemon: Daemon) -> None:
     world = daemon.host.world
     logs.info(
         "daemon.ready",
@@ -215,4 +221,3 @@ async def serve(policy: Policy, reload_from: str | None = None) -> int:
         metrics=str(daemon.metrics_at or "off"),
         resources=",".join(daemon.host.resources),
     )
-    return await daemon.run()
