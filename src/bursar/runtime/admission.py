@@ -2,8 +2,8 @@
 
     new -> client | node -> gone
 
-Nobody knows who a new one is, so there are a few places for new ones, and they are kept for a short time:
-where all are taken, the one that has said nothing for longest makes way, then the one that has said too
+Nobody knows who a new one is, so they have the places that clients leave free, and a few that clients cannot
+take, for a short time: where all are taken, the one that has said nothing for longest makes way, then the one that has said too
 little; and while everyone there is fresh the next one is not taken yet, but waits in the system's queue.
 How long one is fresh depends on what became of those before it: many honest clients that come at once need
 time, and where hardly anyone says who they are, the next one will not either. So connections that come and
@@ -63,7 +63,8 @@ class Admission:
         same = self._by_address.get(address, {})
         if len(same) >= self._limits.new_per_address_max:
             return same
-        return self._new if len(self._new) >= self._limits.new_max else None
+        unproved = self.held[NEW] + self.held[CLIENT]
+        return self._new if unproved >= self._limits.unproved_max else None
 
     def _choose_victim(self, crowd: Iterable[Place]) -> tuple[Place, int]:
         """The one whose time is over first, and when that is."""

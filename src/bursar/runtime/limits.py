@@ -22,7 +22,8 @@ class Limits:
     """How much of this node one peer, or all of them, may occupy.
 
     connections_max     of all. Three quarters are for clients, a fifth for those who have not said who they
-                        are; the rest is the nodes' own, and no client can take it
+                        are, who may also wait in the places that clients do not need; the rest is the
+                        nodes' own, and no client can take it
     quiet_ns, greeting_ns   where places are scarce, one who has not said a byte, or not said who it is,
                         for so long makes way for the next (sooner where few of those who came of late
                         did say it); all are cut off after hello_timeout_ns
@@ -44,12 +45,17 @@ class Limits:
 
     @property
     def new_max(self) -> int:
-        """Those who have not said who they are."""
+        """Those who have not said who they are, where clients have all their places."""
         return max(2, min(NEW_MAX, self.connections_max // 5))
 
     @property
+    def unproved_max(self) -> int:
+        """Clients, and those who have not said who they are."""
+        return self.clients_max + self.new_max
+
+    @property
     def new_per_address_max(self) -> int:
-        return max(1, self.new_max * 3 // 4)
+        return max(1, self.unproved_max * 3 // 4)
 
 
 def raise_file_limit() -> None:
