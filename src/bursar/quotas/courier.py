@@ -17,7 +17,7 @@ from bursar.errors import (
     StoreUnknownError,
 )
 from bursar.quotas import accounts, replay
-from bursar.quotas.accounts import AccountWatcher
+from bursar.quotas.accounts import AccountWatcher, Guards
 from bursar.quotas.balances import Hold
 from bursar.quotas.book import NodeBook
 from bursar.quotas.entries import read_identity
@@ -267,21 +267,22 @@ class QuotaCourier:
 
     # -- what the resource asks for
 
-    async def open_account(self, account: str, limit: int) -> None:
-        """Make sure that the account exists and is known here."""
+    async def open_account(self, account: str, limit: int, guards: Guards) -> None:
+        """Make sure that the account exists and is known here. `guards` are of the terms that the limit
+        comes from."""
         if account in self.mints:
             return
-        ledgers = await self.tree.live() or [self.book.identity]
-        self._watcher.learn(
-            account, await accounts.open_account(self.world.store, self.layout, account, limit, ledgers)
-        )
+        store, ledgers = self.world.store, await self.tree.live() or [self.book.identity]
+        mints = await accounts.open_account(store, self.layout, account, limit, ledgers, guards)
+        self._watcher.learn(account, mints)
 
-    async def set_limit(self, account: str, limit: int) -> None:
+    async def set_limit(self, account: str, limit: int, guards: Guards) -> None:
         """What the policy says now, for every node; this one knows at once."""
-        await self.world.store.sync()  # a session that lags behind may not see what is there
-        await self.open_account(account, limit)
+        store = self.world.store
+        await store.sync()  # a session that lags behind may not see what is there
+        await self.open_account(account, limit, guards)
         live = [self.book.identity, *await self.tree.live()]
-        mints = await accounts.change_limit(self.world.store, self.layout, account, limit, live)
+        mints = await accounts.change_limit(store, self.layout, account, limit, live, guards)
         self._watcher.learn(account, mints)
 
     def reserve(

@@ -8,13 +8,13 @@ from functools import partial
 from bursar.errors import Refused, Unknown, UsageError
 from bursar.policy.live import LIVE
 from bursar.policy.values import QuotaPolicy
-from bursar.quotas import accounts
 from bursar.quotas.balances import Account, Hold
 from bursar.quotas.chains import Chains
 from bursar.quotas.courier import QuotaCourier
 from bursar.quotas.explaining import explain
 from bursar.quotas.issuing import LotsOut
 from bursar.quotas.keys import Home
+from bursar.quotas.limits import Limits
 from bursar.quotas.repeats import Attempt, Repeats
 from bursar.quotas.requests import Refusal, Taken
 from bursar.quotas.rules import BURSAR, Rules
@@ -60,6 +60,7 @@ class QuotaDecider(Decider):
         self._settling = Settling(self.courier)
         self._repeats = Repeats(self.courier, self.chains, self._grant, self._refuse)
         self._lots = LotsOut(self.courier, self.chains, lambda: self.recall)
+        self._limits = Limits(world, self.courier, self.chains, policy)
         self._opening: dict[str, list[Ticket]] = {}
         self._running = False
 
@@ -69,7 +70,7 @@ class QuotaDecider(Decider):
         self._renew_holds()
         self._settling.start()
         self._repeats.start()
-        await self.courier.persist(self._catch_up)
+        await self._limits.start()
         self._running = True
         self._world.spawn(self._keep_time(), f"{self.courier.topic}.time")
         self.watch.start()
@@ -88,17 +89,7 @@ class QuotaDecider(Decider):
         self.chains.set_policy(policy)
         if policy.hold_expiry_ns != old.hold_expiry_ns:
             self._renew_holds()
-        await self.courier.persist(self._catch_up)
-
-    async def _catch_up(self) -> None:
-        """Carry out limits that the policy gives otherwise than when they were last carried out. (Accounts
-        that nobody has used yet are opened with the policy's.)"""
-        store, layout = self._world.store, self.courier.layout
-        tenants = {self.chains.account(tenant): tenant for tenant in self._policy.tenants}
-        limits = {account: self._policy.tenants[tenant].limit for account, tenant in tenants.items()}
-        for account, was in await accounts.find_changed(store, layout, limits):
-            await self.courier.set_limit(account, limits[account])
-            self._world.trace("quota.limit", account=account, was=was, now=limits[account])
+        await self._limits.set_policy(policy)
 
     def is_ready(self) -> bool:
         return self._running and self.courier.book.members is not None

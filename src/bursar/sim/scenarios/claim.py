@@ -89,7 +89,7 @@ class ClaimScenario(Scenario):
 
     @property
     def tree(self) -> Tree:
-        return self.sim._surroundings.store.tree
+        return self.sim.tree
 
     async def _boot(self, world: World) -> None:
         def work(dispatch: Dispatch):  # type: ignore[no-untyped-def]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from bursar.sim.scenarios.quota.fleet import FleetQuotaScenario
 from bursar.sim.scenarios.quota.small import SmallQuota
 from bursar.sim.scenarios.quota.world import (
     FastQuotaScenario,
@@ -17,6 +18,7 @@ __all__ = [
     "SCENARIO",
     "SMALL_WORLD",
     "FastQuotaScenario",
+    "FleetQuotaScenario",
     "LossyQuotaScenario",
     "QuotaScenario",
     "SmallQuota",
