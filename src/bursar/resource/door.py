@@ -11,7 +11,7 @@ from collections.abc import Awaitable, Sequence
 from typing import Any, Protocol
 
 from bursar.errors import Refused, UsageError
-from bursar.policy.values import ResourcePolicy, suggest
+from bursar.policy.values import ANYONE, ResourcePolicy, suggest
 from bursar.resource.alerts import ALERTS_KEPT, Alert
 from bursar.resource.asking import Asking
 from bursar.resource.checks import check_amount, check_name, check_wait
@@ -59,6 +59,7 @@ class Resource:
         self._set_policy(policy)
         self.elsewhere: Elsewhere | None = None
         decider.collect = self.hand.tell
+        decider.forget = self._forget
         decider.recall = self._recall
 
     def _set_policy(self, policy: ResourcePolicy | None) -> None:
@@ -227,10 +228,8 @@ class Resource:
             self._check_key(ticket.key)
         if ticket.names:
             self._check_names(ticket.names)
-        if policy is not None and policy.find(tenant) is None:
-            raise Refused(
-                f'{self.name} has no tenant "{tenant}"{suggest(tenant, policy.tenants)}', reason="tenant"
-            )
+        if policy is not None and tenant not in policy.tenants:
+            self._check_stranger(tenant, policy)
         most = self.decider.most(ticket)
         if most is not None and ticket.amount > most:
             self._tallies[tenant].refuse(ticket.amount)
@@ -239,6 +238,21 @@ class Resource:
                 f"{most}: ask for less",
                 limit=most,
                 reason="amount",
+            )
+
+    def _check_stranger(self, tenant: str, policy: ResourcePolicy) -> None:
+        """One that is not listed: under a template, and as long as there is room for it."""
+        if policy.find(tenant) is None:
+            raise Refused(
+                f'{self.name} has no tenant "{tenant}"{suggest(tenant, policy.tenants)}', reason="tenant"
+            )
+        strangers = self.decider.strangers
+        room = policy.max_tenants - len(policy.tenants)
+        if strangers is not None and not strangers.admit(tenant, room):
+            raise Refused(
+                f'{self.name} has as many tenants as it may have, {policy.max_tenants}: "{tenant}" gets in '
+                "once another was idle for long enough; or raise max_tenants",
+                reason="tenant",
             )
 
     def _check_key(self, key: str) -> None:
@@ -267,7 +281,7 @@ class Resource:
                 await ending
         elif grant._used is not None and grant._used < grant.amount:
             unused = grant.amount - grant._used
-            self._tallies[grant.tenant].returned += unused
+            self._count_returned(grant.tenant, unused)
             self.hand.give_back(lot, unused)
 
     def give_back(self, tenant: str, granted: Granted, used: int | None) -> Awaitable[None] | None:
@@ -275,12 +289,25 @@ class Resource:
         if granted.fallback == "shadow" and self.policy is not None:
             return self.asking.end_ghost(granted)
         unused = 0 if used is None else granted.amount - used
-        self._tallies[tenant].returned += unused
+        self._count_returned(tenant, unused)
         if granted.id and self.decider.offers.settles:
             return self.decider.settle(granted.id, used)
         if unused:
             self.decider.take_back(tenant, granted, unused)
         return self.decider.finish(granted)
+
+    def _count_returned(self, tenant: str, tokens: int) -> None:
+        """Of a tenant that was forgotten meanwhile, too."""
+        if tokens:
+            known = self.policy is None or tenant in self.policy.tenants or tenant in self._tallies
+            self._tallies[tenant if known else ANYONE].returned += tokens
+
+    def _forget(self, tenant: str) -> None:
+        """A tenant of a template is gone; what was counted for it stays in the sum."""
+        self.hand.forget(tenant)
+        tally = self._tallies.pop(tenant, None)
+        if tally is not None:
+            self._tallies[ANYONE].merge(tally)
 
     def lose(self, granted: Granted) -> Awaitable[None] | None:
         """Whoever held it, at a client of a daemon, is gone and said nothing."""
@@ -337,7 +364,8 @@ class Resource:
         )
 
     def tallies(self) -> Rows[Tally]:
-        """By tenant; those that the policy lists and those that asked."""
+        """By tenant; those that the policy lists and those that asked. "*": tenants of templates that
+        are forgotten."""
         names = dict.fromkeys([*(self.policy.tenants if self.policy else ()), *self._tallies])
         return Rows(names, lambda name: self._tallies[name].read(self._lots.get(name)))
 

@@ -1,0 +1,38 @@
+"""Tenants that no line of the policy names: who is here under a template."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Container
+
+
+class Strangers:
+    """Those that asked, until their kind has forgotten them. `forget` is told of each who goes."""
+
+    def __init__(self, forget: Callable[[str], None]) -> None:
+        self._names: dict[str, None] = {}
+        self._forget = forget
+
+    def __len__(self) -> int:
+        return len(self._names)
+
+    def __contains__(self, tenant: str) -> bool:
+        return tenant in self._names
+
+    def admit(self, tenant: str, room: int) -> bool:
+        """Whether it may come in, beside so many at most. Then it is here."""
+        if tenant in self._names:
+            return True
+        if len(self._names) >= room:
+            return False
+        self._names[tenant] = None
+        return True
+
+    def keep(self, is_kept: Callable[[str], bool]) -> None:
+        """The others are forgotten."""
+        for tenant in [tenant for tenant in self._names if not is_kept(tenant)]:
+            del self._names[tenant]
+            self._forget(tenant)
+
+    def part(self, listed: Container[str]) -> None:
+        """Who is listed now is no stranger; nothing of it is forgotten."""
+        self._names = {tenant: None for tenant in self._names if tenant not in listed}
