@@ -14,8 +14,9 @@ ANY = "*"
 @dataclass(frozen=True, slots=True)
 class Rule:
     """Requests of `tenant` (a name, a beginning and "*", or "*" for any; `exact`: a name, whatever is in
-    it) and `operation` (a name or "*") get `rate` tokens a second, each tenant its own. The lowest rank matches first, and
-    goes first among classes due at the same moment; equal ranks go by age, oldest first."""
+    it) and `operation` (a name or "*") get `rate` tokens a second, each tenant its own. The lowest rank
+    matches first, and goes first among classes due at the same moment; equal ranks go by age, oldest
+    first."""
 
     name: str
     rate: int
