@@ -2,8 +2,25 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
+from bursar.book import Effects
 from bursar.quotas.accounts import Guards
+from bursar.quotas.book import NodeBook
 from bursar.quotas.courier import QuotaCourier
+
+
+class KeepsACopy(NodeBook):
+    """Mutation: what a node that leaves hands over is in two places."""
+
+    def hand_over(self, now: int, to: str, names: Iterable[str]) -> Effects:
+        names = list(names)
+        before = [(account, account.unspent) for account in self.chain(names)]
+        effects = super().hand_over(now, to, names)
+        for account, units in before:
+            account.unspent += units
+            account.endowment += units
+        return effects
 
 
 class MintsUnguarded(QuotaCourier):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Container
+from collections.abc import Callable, Container, Iterator
 
 
 class Strangers:
@@ -11,6 +11,9 @@ class Strangers:
     def __init__(self, forget: Callable[[str], None]) -> None:
         self._names: dict[str, None] = {}
         self._forget = forget
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._names)
 
     def __len__(self) -> int:
         return len(self._names)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from bursar.sim.scenarios.quota.fleet import FleetQuotaScenario
+from bursar.sim.scenarios.quota.fleet import FleetQuotaScenario, LeavingQuotaScenario
 from bursar.sim.scenarios.quota.small import SmallQuota
 from bursar.sim.scenarios.quota.world import (
     FastQuotaScenario,
@@ -19,6 +19,7 @@ __all__ = [
     "SMALL_WORLD",
     "FastQuotaScenario",
     "FleetQuotaScenario",
+    "LeavingQuotaScenario",
     "LossyQuotaScenario",
     "QuotaScenario",
     "SmallQuota",

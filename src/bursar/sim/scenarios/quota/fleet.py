@@ -14,15 +14,24 @@ from bursar.fleet.following import FleetView, Follower
 from bursar.fleet.layout import HEAD, Head, NodeRecord, Version
 from bursar.policy import Policy, ResourcePolicy
 from bursar.quotas.layout import Layout, read_account, read_name
+from bursar.quotas.resource import QuotaDecider
 from bursar.resource.door import Resource
 from bursar.sim.faults import Faults
 from bursar.sim.scenario import require
-from bursar.sim.scenarios.quota.world import LIMITS, PAUSE_NS, RULES, WindowedQuotaScenario
+from bursar.sim.scenarios.quota.world import (
+    LIMITS,
+    PAUSE_NS,
+    RULES,
+    QuotaScenario,
+    WindowedQuotaScenario,
+)
 from bursar.world import MILLISECOND_NS, SECOND_NS, World
 
 APPLY_NS = 2 * SECOND_NS
 """Each node applies another policy about twice in so long."""
 
+LEAVE_NS = 8 * SECOND_NS
+OUTAGE_NS = 500 * MILLISECOND_NS
 SLOW_NS = 300 * MILLISECOND_NS
 """A node takes up to so long to carry out a policy that it has read."""
 
@@ -129,6 +138,37 @@ class FleetQuotaScenario(WindowedQuotaScenario):
         self._limits[account] = limit
         right = limits[account.partition("@")[0]]
         require(limit == right, f"{account} was minted {limit}, and the terms in force say {right}")
+
+
+class LeavingQuotaScenario(QuotaScenario):
+    """Nodes that are stopped, in the middle of everything, hand over what they have, and come back."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.left = 0
+        self.handed_over = 0
+
+    async def _boot(self, world: World) -> None:
+        await super()._boot(world)
+        world.spawn(self._leave(world), "leaving")
+
+    async def _leave(self, world: World) -> None:
+        await world.clock.sleep(world.random.randrange(0, LEAVE_NS))
+        if self._calm:
+            return
+        resource, decider = self._resources[world.name], self._deciders[world.name]
+        before = _count_units(decider)
+        await resource.stop()
+        self.left += 1
+        self.handed_over += before - _count_units(decider)
+        self.sim.spawn(self._end(world.name), f"end.{world.name}")
+
+    async def _end(self, name: str) -> None:
+        self.sim.crash(name, OUTAGE_NS)
+
+
+def _count_units(decider: QuotaDecider) -> int:
+    return sum(account.unspent for account in decider.courier.book.ledger.accounts.values())
 
 
 def _shorten(policy: Policy) -> ResourcePolicy:
