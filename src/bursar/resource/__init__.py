@@ -14,7 +14,7 @@ alerts       what someone should look at
 from bursar.resource.checks import AMOUNT_MAX, WAIT_MAX_S, check_amount, check_change, check_name
 from bursar.resource.decider import Decider, Explanation, Offers, Seen
 from bursar.resource.lots import PLACE_NS, Ahead, Issue
-from bursar.resource.strangers import Strangers
+from bursar.resource.strangers import Strangers, check_tenant
 from bursar.resource.tickets import Answer, Granted, Ticket
 
 __all__ = [
@@ -34,4 +34,5 @@ __all__ = [
     "check_amount",
     "check_change",
     "check_name",
+    "check_tenant",
 ]

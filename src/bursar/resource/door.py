@@ -11,7 +11,7 @@ from collections.abc import Awaitable, Sequence
 from typing import Any, Protocol
 
 from bursar.errors import Refused, UsageError
-from bursar.policy.values import ANYONE, ResourcePolicy, suggest
+from bursar.policy.values import ANYONE, ResourcePolicy
 from bursar.resource.alerts import ALERTS_KEPT, Alert
 from bursar.resource.asking import Asking
 from bursar.resource.checks import check_amount, check_name, check_wait
@@ -22,6 +22,7 @@ from bursar.resource.hand import Hand
 from bursar.resource.lots import Issue
 from bursar.resource.rows import Rows, freeze, freeze_at_once
 from bursar.resource.statistics import Statistics, Tally
+from bursar.resource.strangers import check_tenant
 from bursar.resource.tallies import TallyCounter
 from bursar.resource.tickets import Granted, Ticket
 from bursar.world import World
@@ -228,8 +229,8 @@ class Resource:
             self._check_key(ticket.key)
         if ticket.names:
             self._check_names(ticket.names)
-        if policy is not None and tenant not in policy.tenants:
-            self._check_stranger(tenant, policy)
+        if policy is not None:
+            check_tenant(policy, tenant, self.decider.strangers)
         most = self.decider.most(ticket)
         if most is not None and ticket.amount > most:
             self._tallies[tenant].refuse(ticket.amount)
@@ -238,21 +239,6 @@ class Resource:
                 f"{most}: ask for less",
                 limit=most,
                 reason="amount",
-            )
-
-    def _check_stranger(self, tenant: str, policy: ResourcePolicy) -> None:
-        """One that is not listed: under a template, and as long as there is room for it."""
-        if policy.find(tenant) is None:
-            raise Refused(
-                f'{self.name} has no tenant "{tenant}"{suggest(tenant, policy.tenants)}', reason="tenant"
-            )
-        strangers = self.decider.strangers
-        room = policy.max_tenants - len(policy.tenants)
-        if strangers is not None and not strangers.admit(tenant, room):
-            raise Refused(
-                f'{self.name} has as many tenants as it may have, {policy.max_tenants}: "{tenant}" gets in '
-                "once another was idle for long enough; or raise max_tenants",
-                reason="tenant",
             )
 
     def _check_key(self, key: str) -> None:

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Container, Iterator
 
+from bursar.errors import Refused
+from bursar.policy.values import ResourcePolicy, suggest
+
 
 class Strangers:
     """Those that asked, until their kind has forgotten them. `forget` is told of each who goes."""
@@ -39,3 +42,20 @@ class Strangers:
     def part(self, listed: Container[str]) -> None:
         """Who is listed now is no stranger; nothing of it is forgotten."""
         self._names = {tenant: None for tenant in self._names if tenant not in listed}
+
+
+def check_tenant(policy: ResourcePolicy, tenant: str, strangers: Strangers | None) -> None:
+    """Refuse a tenant that is neither listed nor under a template with room for it."""
+    if tenant in policy.tenants:
+        return
+    if policy.find(tenant) is None:
+        raise Refused(
+            f'{policy.name} has no tenant "{tenant}"{suggest(tenant, policy.tenants)}', reason="tenant"
+        )
+    room = policy.max_tenants - len(policy.tenants)
+    if strangers is not None and not strangers.admit(tenant, room):
+        raise Refused(
+            f'{policy.name} has as many tenants as it may have, {policy.max_tenants}: "{tenant}" gets in '
+            "once another was idle for long enough; or raise max_tenants",
+            reason="tenant",
+        )
