@@ -95,7 +95,7 @@ def test_weights_and_dead_holders_change_while_it_runs() -> None:
         await stage.until(lambda: stage.records() == [])
         with pytest.raises(Refused, match='no tenant "opps"'):
             await one.verb("submit", tenant="opps", names="a:E")
-        with pytest.raises(UsageError, match="paths changed"):
+        with pytest.raises(UsageError, match="paths: who holds or waits for a name"):
             await one.reconfigure(ClaimPolicy(name="things", paths=True))
 
     play(act)

@@ -141,7 +141,7 @@ def test_higher_priority_goes_first() -> None:
 
 
 def test_tenants_get_turns_by_weight() -> None:
-    queue = Queue(weights={"a": 3, "b": 1})
+    queue = Queue(weight_of=lambda tenant: {"a": 3, "b": 1}[tenant])
     needs = {f"{tenant}{number:02d}": parse("x:E") for tenant in "ab" for number in range(20)}
     for number, id in enumerate(needs):
         queue.enter(id, needs[id], tenant=id[0], submitted=number)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from bursar.pools.engine_book import EngineBook
 from bursar.pools.layout import Operation, Read, Stamp, Write, pack, unpack
 from bursar.pools.monitor_book import MonitorBook
@@ -130,6 +132,20 @@ class LotsOfAnySize(CountingDecider):
         return 100
 
 
+class ForgetsAtOnce(CountingDecider):
+    """A tenant of a template is forgotten as soon as nobody waits: its limit begins anew."""
+
+    def __init__(self, *arguments: Any) -> None:
+        super().__init__(*arguments)
+        self._engines.look_after = self._forget_all  # type: ignore[method-assign]
+
+    def _forget_all(self, period: int) -> list[str]:
+        clients = self._engines._clients
+        for tenant in [name for name, each in clients.items() if not each.ticks and not each.line]:
+            del clients[tenant]
+        return []
+
+
 BUGS: dict[str, type[EngineBook] | type[MonitorBook] | type[CountingDecider]] = {
     "the paper's overwritten pool word": OverwritesThePool,
     "looks after adding": LooksAfterAdding,
@@ -142,11 +158,13 @@ BUGS: dict[str, type[EngineBook] | type[MonitorBook] | type[CountingDecider]] = 
     "lends as spent": LendsAsSpent,
     "gives back twice": GivesBackTwice,
     "lots of any size": LotsOfAnySize,
+    "forgets within the period": ForgetsAtOnce,
 }
 
 TOLD = {
     "lends as spent": "as used, and its callers used",
     "lots of any size": "tokens are out ahead of use",
+    "forgets within the period": "its limit is",
 }
 """What a run says that finds it, where that is not that too much was spent or issued."""
 

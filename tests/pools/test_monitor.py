@@ -7,7 +7,7 @@ from test_engine import Small, take_all
 
 from bursar.errors import NoAnswerError, Refused, UsageError
 from bursar.pools.accounts import Accounts, Client
-from bursar.pools.admission import admit, can_still_meet
+from bursar.pools.admission import admit, admit_all, can_still_meet
 from bursar.pools.capacity import AdaptiveCapacity, FixedCapacity, Outcome, PrintedCapacity
 from bursar.pools.layout import Report
 from bursar.pools.monitor import Monitor
@@ -105,15 +105,17 @@ def test_of_two_monitors_one_leads_and_the_other_takes_over() -> None:
 
 
 def test_admission_says_which_bound_failed_and_what_would_fit() -> None:
-    admit({"a": 40}, "b", 60, 100)
+    admit("b", 60, 40, 100)
     with pytest.raises(Refused, match=r"aggregate capacity\); 60 would fit") as refused:
-        admit({"a": 40}, "b", 61, 100)
+        admit("b", 61, 40, 100)
     assert refused.value.remaining == 60
     with pytest.raises(Refused, match=r"local capacity\); 50 would fit"):
-        admit({"a": 40}, "b", 55, 100, 50)
-    admit({"a": 40, "b": 60}, "b", 50, 100)
+        admit("b", 55, 40, 100, 50)
     with pytest.raises(UsageError):
-        admit({}, "a", -1, 100)
+        admit("a", -1, 0, 100)
+    admit_all({"a": 40, "b": 60}, {}, 100)
+    with pytest.raises(Refused, match="b cannot reserve 70"):
+        admit_all({"b": 70, "a": 40}, {"a": 40, "b": 60}, 100)
 
 
 def test_example_2_of_the_paper_cannot_be_met_any_more() -> None:
@@ -164,19 +166,46 @@ def test_a_reservation_above_the_capacity_is_refused_when_joining() -> None:
         MonitorBook("p", FixedCapacity(100), period_ns=MILLISECOND_NS)
 
 
-def test_what_did_not_fit_leaves_clients_and_the_floor_of_the_estimate_as_they_were() -> None:
+def test_what_did_not_fit_leaves_clients_and_the_estimate_as_they_were() -> None:
     estimate = AdaptiveCapacity(1000)
     book = MonitorBook("pool", estimate, period_ns=SECOND_NS)
-    for tenant, reservation in (("a", 600), ("b", 300)):
-        book.join(tenant, reservation)
-    before = {name: client.reservation for name, client in book.clients.items()}
-    book.join("a", 100)
-    book.join("new", 200)
-    with pytest.raises(Refused):
-        book.join("b", 800)
-    book.restore(before)
-    assert {name: client.reservation for name, client in book.clients.items()} == before
-    assert estimate.floor == 900
+    book.set_terms({"a": 600, "b": 300}, estimate, None)
+    with pytest.raises(Refused, match="b cannot reserve 800"):
+        book.set_terms({"a": 100, "new": 200, "b": 800}, estimate, None)
+    with pytest.raises(Refused, match="b cannot reserve 300"):
+        book.set_terms({"a": 600, "b": 300}, FixedCapacity(800), None)
+    assert {name: client.reservation for name, client in book.clients.items()} == {"a": 600, "b": 300}
+    assert book.estimate is estimate and estimate.floor == 900
+    book.set_terms({"a": 100, "new": 200}, estimate, None)
+    reserved = {name: client.reservation for name, client in book.clients.items()}
+    assert reserved == {"a": 100, "b": 0, "new": 200} and estimate.floor == 300
+
+
+def test_who_stands_by_opens_the_next_period_when_it_is_due_once_the_monitor_has_resigned() -> None:
+    small = Small(100, a=40)
+    other = MonitorBook("p", FixedCapacity(100), period_ns=SECOND_NS)
+    standby = Monitor(small.clock, small.words, other)
+    small.monitor.check()
+    standby.check()
+    small.monitor.stop()
+    small.clock.ns += SECOND_NS - MILLISECOND_NS
+    standby.check()
+    assert not other.leading, "the period is not over: another one would bring tokens too early"
+    small.clock.ns += MILLISECOND_NS
+    standby.check()
+    assert other.leading and other.period == 2
+
+
+def test_a_monitor_that_resigned_long_ago_makes_nobody_hasty() -> None:
+    small = Small(100, a=40)
+    other = MonitorBook("p", FixedCapacity(100), period_ns=SECOND_NS)
+    standby = Monitor(small.clock, small.words, other)
+    small.words.write("pool/p/left", 7)
+    small.monitor.check()
+    standby.check()
+    small.clock.ns += SECOND_NS * 13 // 10
+    standby.check()
+    assert not other.leading, "its monitor may only be late"
 
 
 def test_a_monitor_that_cannot_reach_the_words_does_not_try_without_a_pause() -> None:

@@ -5,8 +5,9 @@ from __future__ import annotations
 import asyncio
 from typing import Any
 
+import msgspec
 import pytest
-from quota_town import TENANTS, Quota, Town
+from quota_town import TENANTS, Quota, Town, left
 
 from bursar.errors import Refused, Unknown, UsageError
 from bursar.policy.values import QuotaPolicy, QuotaTenant
@@ -38,7 +39,7 @@ async def test_a_top_up_reaches_every_node_and_a_cut_takes_what_is_unspent(town:
         await two.acquire("acme", 11, wait=5.0)
 
 
-async def test_a_new_policy_changes_limits_and_refuses_what_needs_a_restart(town: Town) -> None:
+async def test_a_new_policy_changes_limits_and_refuses_another_kind_of_window(town: Town) -> None:
     llm = await town.open("a")
     await (await llm.acquire("acme", 90, wait=5.0)).release()
     await llm.reconfigure(QuotaPolicy(name="llm", tenants={**TENANTS, "acme": QuotaTenant(limit=200)}))
@@ -46,8 +47,29 @@ async def test_a_new_policy_changes_limits_and_refuses_what_needs_a_restart(town
         while accounts.total(llm.courier.mints["acme"]) != 200:
             await asyncio.sleep(0.01)
     await llm.acquire("acme", 100, wait=5.0)
-    with pytest.raises(UsageError, match="mode changed, which needs a restart"):
-        await llm.reconfigure(QuotaPolicy(name="llm", tenants=TENANTS, mode="fast"))
+    with pytest.raises(UsageError, match="window: what was used counts for the window it was used in"):
+        await llm.reconfigure(QuotaPolicy(name="llm", tenants=TENANTS, window="day"))
+
+
+async def test_exact_and_fast_take_turns_and_no_unit_is_lost(town: Town) -> None:
+    llm = await town.open("a", tenants={"acme": QuotaTenant(limit=1_000)})
+    await (await llm.acquire("acme", 10, wait=5.0)).release()
+    with pytest.raises(UsageError, match="set mode = fast"):
+        llm.try_acquire("acme")
+    fast = QuotaPolicy(name="llm", tenants={"acme": QuotaTenant(limit=1_000)}, mode="fast", block=100)
+    await llm.reconfigure(fast)
+    held = await llm.acquire("acme", 40, wait=5.0)
+    await (await llm.acquire("acme", wait=5.0)).release()
+    assert llm.try_acquire("acme") is not None
+    await llm.reconfigure(msgspec.structs.replace(fast, block=300))
+    await (await llm.acquire("acme", 250, wait=5.0)).release()
+    await llm.reconfigure(msgspec.structs.replace(fast, mode="exact"))
+    held.settle(5)
+    await held.release()
+    assert await left(llm) == (1_000 - 10 - 5 - 1 - 1 - 250, 0, 267), "nothing stays charged ahead"
+    account = llm.courier.book.ledger.accounts["acme"]
+    assert account.block == 0 and account.unspent == 733
+    await (await llm.acquire("acme", 733, wait=5.0)).release()
 
 
 @pytest.mark.parametrize(("limit", "left"), [(250, 160), (95, 5), (40, 0)], ids=["more", "less", "below use"])

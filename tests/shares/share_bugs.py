@@ -32,7 +32,8 @@ class RemembersLendersOnly(TargetBook):
     def replay(self, records):
         for record in list(records)[-1:]:
             for name, tokens in msgspec.msgpack.decode(record, type=dict[str, int]).items():
-                self._record[self._slots[name]] = tokens
+                slot = self._enter(name)
+                self._record[slot] = tokens
 
 
 class DecaysOneSide(TargetBook):
@@ -93,6 +94,27 @@ class PaysNobodyBack(TargetBook):
             book_module.allocate = original
 
 
+class FillsTheFirstInterval(TargetBook):
+    """Intervals change, and each is filled as the first one was."""
+
+    def _next_tokens(self):
+        self._first_ns = getattr(self, "_first_ns", self.interval_ns)
+        interval_ns, self.interval_ns = self.interval_ns, self._first_ns
+        tokens = super()._next_tokens()
+        self.interval_ns = interval_ns
+        return tokens
+
+
+class ForgetsStrangers(TargetBook):
+    """A tenant that is not listed is gone as soon as it is quiet, with what it owes."""
+
+    def close(self, demand):
+        for name in [name for name in self.tenants if name not in self._terms and name not in demand]:
+            self._record[self._slots[name]] = 0
+            self.leave(name)
+        return super().close(demand)
+
+
 class OpenGate(Gate):
     """Requests go whenever they are due, whatever the target can do."""
 
@@ -147,6 +169,8 @@ BUGS = {
     "lends twice": (plant(LendsTwice), "records sum to"),
     "rounds down": (plant(RoundsDown), "tokens were handed out of"),
     "pays nobody back": (plant(PaysNobodyBack), "not paid back"),
+    "fills the first interval": (plant(FillsTheFirstInterval), "an interval has"),
+    "forgets strangers": (plant(ForgetsStrangers), "records sum to"),
     "open gate": (plant(gate=OpenGate), "tokens went at once"),
     "takes lots for demand": (plant(decider=RequestsAndLotsAreDemand), "counts as wanting"),
     "hands out lots of any size": (plant(decider=LotsOfAnySize), "are out ahead of use"),

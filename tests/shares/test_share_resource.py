@@ -9,6 +9,7 @@ import pytest
 
 from bursar.errors import Refused, UsageError
 from bursar.policy import SharePolicy, ShareTenant
+from bursar.shares.book import IDLE_NS
 from bursar.shares.resource import LARGEST_NS, open_resource
 from bursar.units import Rate
 from bursar.world import MILLISECOND_NS, SECOND_NS
@@ -162,9 +163,58 @@ async def test_a_changed_policy_is_taken_while_requests_flow(world, resource):
     await resource.reconfigure(make_policy(capacity=3000, b=3))
     with pytest.raises(Refused, match='no tenant "a"'):
         await resource.acquire("a")
-    other = msgspec.structs.replace(make_policy(b=3), interval_ns=7)
-    with pytest.raises(UsageError, match="restart"):
+    other = msgspec.structs.replace(make_policy(b=3), costs="bytes")
+    with pytest.raises(UsageError, match="who owes whom is counted in tokens"):
         await resource.reconfigure(other)
+
+
+@with_share(make_policy(capacity=1000, a=1, b=1))
+async def test_another_interval_and_half_life_hold_from_the_next_interval_on(world, resource):
+    spending = asyncio.gather(spend(world, resource, "a", 1.0), spend(world, resource, "b", 1.0))
+    await world.clock.sleep(200 * MILLISECOND_NS)
+    book, before = resource.decider.book, resource.decider.book.number
+    shorter = msgspec.structs.replace(
+        make_policy(capacity=1000, a=1, b=1), interval_ns=20 * MILLISECOND_NS, half_life_ns=SECOND_NS
+    )
+    await resource.reconfigure(shorter)
+    assert book.handout.tokens == 50, "what was handed out stays as it is"
+    await spending
+    assert book.handout.tokens == 20 and book.number - before >= 35
+    part = (await resource.statistics()).part
+    assert part.interval_s == 0.02
+
+
+def with_template(policy, **settings):
+    return msgspec.structs.replace(policy, templates={"*": ShareTenant(weight=1)}, **settings)
+
+
+@with_share(with_template(make_policy(capacity=2000, a=1), max_tenants=3))
+async def test_tenants_of_a_template_come_in_up_to_max_tenants_and_are_forgotten(world, resource):
+    await asyncio.gather(*(spend(world, resource, name, 0.2) for name in ("a", "zoe")))
+    assert (await resource.statistics()).part.tenants["zoe"].weight == 1
+    await resource.acquire("yann", wait=1)
+    with pytest.raises(Refused, match='as many tenants as it may have, 3: "max"') as refused:
+        await resource.acquire("max", wait=1)
+    assert refused.value.reason == "tenant"
+    await world.clock.sleep(IDLE_NS + 10 * SECOND_NS)
+    await resource.acquire("max", wait=1)
+    tallies = (await resource.statistics()).tenants
+    assert set(tallies) == {"a", "max", "*"}, "who is idle is forgotten, and stays in the sum"
+    assert tallies["*"].granted_requests > 1
+
+
+@with_share(with_template(make_policy(capacity=2000, a=1)))
+async def test_a_name_with_a_star_in_it_is_nobodys(world, resource):
+    """In a rule it would stand for others."""
+    for name in ("a*", "a*b", "*"):
+        with pytest.raises(Refused, match="has no tenant"):
+            await resource.acquire(name)
+
+
+@with_share(make_policy(capacity=2000, **{"a*": 1, "ab": 1, "c*d": 1}))
+async def test_a_tenant_that_is_listed_with_a_star_is_held_to_its_own_part_alone(world, resource):
+    got = await asyncio.gather(*(spend(world, resource, name, 1.0) for name in ("a*", "ab", "c*d")))
+    assert all(abs(each - 667) < 80 for each in got), got
 
 
 @with_share(make_policy(capacity=2000, a=1, b=1))

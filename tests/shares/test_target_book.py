@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from bursar.errors import FormatError, UsageError
-from bursar.shares.book import TargetBook
+from bursar.shares.book import FORGET_EVERY, IDLE_NS, TargetBook
 from bursar.shares.handout import TenantTerms
 from bursar.units import Rate
 from bursar.world import MILLISECOND_NS, SECOND_NS
@@ -64,7 +64,7 @@ def test_tenants_that_a_new_policy_leaves_out_leave():
     book = make_book({"a": 1, "b": 1})
     book.close({"a": 1, "b": 400})
     book.set_tenants({"b": TenantTerms(weight=2), "c": TenantTerms()})
-    assert book.records() == {"b": 0, "c": 0}
+    assert book.records() == {"b": 0}
     assert finals(book.close({"b": 900, "c": 900})) == {"b": 67, "c": 33}
 
 
@@ -79,7 +79,7 @@ def test_old_records_are_forgotten_by_half_in_a_half_life():
     assert sum(book.records().values()) == 0
     for _ in range(3000):
         book.close({"b": 400})
-    assert book.records() == {"a": 0, "b": 0}
+    assert not any(book.records().values())
 
 
 def test_caps_bound_what_is_owed():
@@ -134,6 +134,52 @@ def test_a_star_in_the_policy_stands_for_every_other_tenant():
     for number in range(1000):
         book.close({f"job{number}": 5})
     assert len(book.tenants) < 200, "quiet strangers are forgotten"
+
+
+def test_the_nearest_template_gives_a_tenant_its_terms():
+    book = make_book({"*": 1, "acme/*": 3, "acme/search": 6})
+    handout = book.close({"zoe": 500, "acme/web": 500, "acme/search": 500})
+    assert finals(handout) == {"zoe": 10, "acme/web": 30, "acme/search": 60}
+
+
+def test_a_tenant_of_a_template_is_not_waited_for_for_ever():
+    book = make_book({"*": 1, "a": 1}, half_life_ns=None)
+    for _ in range(FORGET_EVERY):
+        book.close({"a": 400, "stranger": 1})
+    assert book.record("stranger") > 0
+    for _ in range(IDLE_NS // INTERVAL_NS):
+        book.close({"a": 50})
+    assert "stranger" in book, "it is owed something, and may come back for it"
+    for _ in range(2 * FORGET_EVERY):
+        book.close({"a": 50})
+    assert book.records() == {"a": 0}, "its record is settled against the rest"
+
+
+def test_a_listed_tenant_has_no_entry_until_it_asks_and_none_once_it_is_settled():
+    book = make_book({"a": 1, "b": 1, "c": 1})
+    assert book.tenants == ()
+    book.close({"a": 900, "b": 900})
+    assert set(book.tenants) == {"a", "b"} and set(book.listed) == {"a", "b", "c"}
+    for _ in range(2 * FORGET_EVERY):
+        book.close({"a": 900})
+    assert book.tenants == ("a",)
+
+
+def test_a_listed_tenant_that_is_owed_something_is_never_forgotten():
+    book = make_book({"a": 1, "b": 1})
+    book.close({"a": 1, "b": 400})
+    owed = book.record("a")
+    for _ in range(IDLE_NS // INTERVAL_NS + 2 * FORGET_EVERY):
+        book.close({"b": 50})
+    assert book.record("a") == owed > 0
+
+
+def test_another_interval_is_filled_as_the_capacity_says():
+    book = make_book({"a": 1}, 1234)
+    for interval_ns in (INTERVAL_NS, INTERVAL_NS // 3, 7 * INTERVAL_NS):
+        book.set_interval(interval_ns)
+        given = sum(book.close({"a": 10**6}).tokens for _ in range(30))
+        assert abs(given - 1234 * 30 * interval_ns / SECOND_NS) < 1
 
 
 def test_records_survive_a_restart_and_those_of_departed_tenants_are_settled():

@@ -94,6 +94,9 @@ class Acquisitions:
     def asked(self) -> list[str]:
         return list(self._asked)
 
+    def find_tenants(self) -> set[str]:
+        return {asked.task.tenant for asked in self._asked.values()} | self.holdings.find_tenants()
+
     def is_wanted(self, id: str) -> bool:
         """Whether code of this process holds it, or waits for it."""
         return id in self._asked or self.holdings.find(id) is not None

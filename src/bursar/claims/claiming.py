@@ -14,6 +14,7 @@ from bursar.errors import (
     NodeExistsError,
     SessionExpiredError,
     StoreUnknownError,
+    Unknown,
 )
 
 
@@ -21,9 +22,12 @@ class Claiming(Ending):
     """Takes in tasks, and takes them back."""
 
     async def submit(self, task: Task) -> Task:
-        """Put a task in the queue, once: submitting it again finds the one that is there."""
+        """Put a task in the queue, once: submitting it again finds the one that is there. Raises Unknown
+        if this instance stops before the store has answered."""
         while True:
             await self.wait_for_session()
+            if self.is_stopping:
+                raise Unknown(f"bursar is stopping here; whether {task.id} was submitted is not known")
             generation = self.generation
             try:
                 takes = self._tracker is not None

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Coroutine, Mapping
+from collections.abc import Callable, Coroutine
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Any, Literal, cast
 
 from bursar.claims.acquisitions import Acquisitions
@@ -13,7 +14,7 @@ from bursar.claims.desk import Desk
 from bursar.claims.fences import make_epoch
 from bursar.claims.layout import Layout, instance_node
 from bursar.claims.model import Task
-from bursar.claims.queue import Order, Queue, conflict_order
+from bursar.claims.queue import Order, Queue, WeightOf, conflict_order
 from bursar.claims.tracker import Tracker
 from bursar.errors import (
     BursarError,
@@ -25,7 +26,7 @@ from bursar.errors import (
     StoreUnknownError,
     VersionError,
 )
-from bursar.world import MILLISECOND_NS, SECOND_NS, Create, Operation, Watch, World
+from bursar.world import MILLISECOND_NS, SECOND_NS, Create, Delete, Operation, Watch, World
 
 if TYPE_CHECKING:
     from bursar.claims.courier import Instance
@@ -105,7 +106,7 @@ class Ground:
         *,
         dead_holder: DeadHolder = "keep",
         aging_ns: int = 600 * SECOND_NS,
-        weights: Mapping[str, int] | None = None,
+        weight_of: WeightOf | None = None,
         tracker: Tracker | None = None,
         order: Order = conflict_order,
         running_max: int | None = None,
@@ -125,12 +126,11 @@ class Ground:
         self.problem: str | None = None
         self._dead_holder = dead_holder
         self._aging_ns = aging_ns
-        self._weights = dict(weights or {})
+        self._make_queue = partial(Queue, order, *([weight_of] if weight_of is not None else []))
         self._tracker = tracker
         self._running_max = running_max
         self._running: dict[str, None] = {}
-        self._order = order
-        self.queue = Queue(order, self._weights)
+        self.queue = self._make_queue()
         # The layers above complete the instance before anybody claims.
         self.claims = Acquisitions(cast("Instance", self))
         self._session = 0
@@ -166,8 +166,8 @@ class Ground:
         self._session = self.world.store.session
 
     async def stop(self) -> None:
-        """Let go of what waits and of every mark, for at most a second; what runs or is held stays as
-        it is, for others to find."""
+        """Let go of what waits and of every mark of it, for at most a second; what runs or is held stays
+        as it is, for others to find."""
         self.is_stopping = True
         left = asyncio.Event()
         self.spawn(self._leave(left), "stop")
@@ -181,15 +181,32 @@ class Ground:
 
     async def _leave(self, left: asyncio.Event) -> None:
         await self.claims.stop()
+        waiting = [id for id in self.queue.entries if self._is_marked(self.mine[id])]
         self.generation += 1
         self._forget_everything()
         try:
-            await self.world.store.delete(self.layout.instance(self._node))
+            # The marks first: others look when the instance goes, and must find what it had.
+            await self._let_go(waiting)
             for id in self.claims.holdings.ids:
                 await self._unmark(id)
+            await self.world.store.delete(self.layout.instance(self._node))
         except BursarError as error:
             self.problem = str(error)  # they go with the session
         left.set()
+
+    def _is_marked(self, mine: Mine) -> bool:
+        """A task, and nothing is being decided of it: another may look after it from now on."""
+        return not mine.task.is_claim and mine.version is not None and not mine.granting
+
+    async def _let_go(self, ids: list[str]) -> None:
+        """Of tasks that wait: whoever looks next takes them."""
+        for first in range(0, len(ids), TAKE_AT_ONCE):
+            some = ids[first : first + TAKE_AT_ONCE]
+            try:
+                await self.world.store.transact([Delete(self.layout.busy(id)) for id in some])
+            except NodeMissingError:  # one of them is over
+                for id in some:
+                    await self._unmark(id)
 
     async def _unmark(self, id: str) -> None:
         """Unless it moved to another process."""
@@ -209,11 +226,13 @@ class Ground:
     def spawn(self, work: Coroutine[Any, Any, Any], name: str) -> None:
         self.world.spawn(work, f"claims.{self.resource}.{name}")
 
-    def reconfigure(self, dead_holder: DeadHolder, aging_ns: int, weights: Mapping[str, int]) -> None:
+    def reconfigure(self, dead_holder: DeadHolder, aging_ns: int) -> None:
         """What can change while it runs."""
         self._dead_holder, self._aging_ns = dead_holder, aging_ns
-        self._weights.clear()
-        self._weights.update(weights)
+
+    def find_tenants(self) -> set[str]:
+        """Those that wait or hold something here."""
+        return {each.task.tenant for each in self.mine.values()} | self.claims.find_tenants()
 
     @property
     def instances(self) -> int:
@@ -327,7 +346,7 @@ class Ground:
     def _forget_everything(self) -> None:
         self.mine.clear()
         self._running.clear()
-        self.queue = Queue(self._order, self._weights)
+        self.queue = self._make_queue()
         self.book.forget(list(self.book.views))
         self._written.clear()
         self._deferred.clear()

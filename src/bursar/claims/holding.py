@@ -42,6 +42,9 @@ class Holdings:
     def ids(self) -> list[str]:
         return list(self._held)
 
+    def find_tenants(self) -> set[str]:
+        return {held.task.tenant for held in self._held.values()}
+
     def find(self, id: str) -> Held | None:
         return self._held.get(id)
 

@@ -21,7 +21,7 @@ from __future__ import annotations
 
 import heapq
 from bisect import bisect_left
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable
 from itertools import islice
 from operator import attrgetter
 
@@ -38,6 +38,12 @@ DEGREE_KEPT_SHARE = 512
 """A degree is counted anew when this part of those who wait has changed."""
 
 Order = Callable[["Queue", Entry], Key]
+
+WeightOf = Callable[[str], int]
+
+
+def _weigh_alike(tenant: str) -> int:
+    return 1
 
 
 def release_order(queue: Queue, entry: Entry) -> Key:
@@ -62,11 +68,11 @@ def conflict_order(queue: Queue, entry: Entry) -> Key:
 class Queue:
     """See the module's docstring."""
 
-    def __init__(self, order: Order = conflict_order, weights: Mapping[str, int] | None = None) -> None:
+    def __init__(self, order: Order = conflict_order, weight_of: WeightOf = _weigh_alike) -> None:
         self.places: dict[str, Place] = {}
         self.entries: dict[str, Entry] = {}
         self._order = order
-        self._weights = weights or {}
+        self._weight_of = weight_of
         self._served: dict[str, float] = {}
         self._waiting_of: dict[str, int] = {}
         self._pages: dict[Page, None] = {}
@@ -97,7 +103,7 @@ class Queue:
         self._part_from_page(entry)
         if entry.aged:
             self._unreserve(entry)
-        self._waiting_of[entry.tenant] -= 1
+        self._part_from_tenant(entry.tenant)
         self._changes += 1
         for place, _ in entry.needs:
             self._forget_if_idle(place)
@@ -316,13 +322,32 @@ class Queue:
 
     def charge(self, tenant: str) -> None:
         """The tenant got a grant."""
-        self._served[tenant] = self.turn(tenant) + 1 / self._weights.get(tenant, 1)
+        self._served[tenant] = self.turn(tenant) + 1 / self._weight_of(tenant)
+
+    def is_waiting(self, tenant: str) -> bool:
+        return tenant in self._waiting_of
+
+    def forget_tenants(self, is_kept: Callable[[str], bool]) -> None:
+        """What the others got: who neither waits nor is kept. One that comes back is given as much as
+        whoever got least, not more."""
+        self._served = {
+            tenant: turn
+            for tenant, turn in self._served.items()
+            if tenant in self._waiting_of or is_kept(tenant)
+        }
 
     def _join_tenant(self, tenant: str) -> None:
         """Who comes back does not get for nothing what it did not ask for while it was away."""
         waiting = self._waiting_of.get(tenant, 0)
         if waiting == 0:
-            others = [self.turn(other) for other, count in self._waiting_of.items() if count]
+            others = [self.turn(other) for other in self._waiting_of]
             if others:
                 self._served[tenant] = max(self.turn(tenant), min(others))
         self._waiting_of[tenant] = waiting + 1
+
+    def _part_from_tenant(self, tenant: str) -> None:
+        waiting = self._waiting_of[tenant] - 1
+        if waiting:
+            self._waiting_of[tenant] = waiting
+        else:
+            del self._waiting_of[tenant]

@@ -25,9 +25,11 @@ from bursar.claims.verbs import Tasks, offer
 from bursar.errors import Refused, Unknown, UsageError
 from bursar.policy.live import LIVE
 from bursar.policy.values import ClaimPolicy
-from bursar.resource import Decider, Explanation, Granted, Offers, Ticket, check_change
+from bursar.resource import Decider, Explanation, Granted, Offers, Strangers, Ticket, check_change
 from bursar.resource.door import Resource
-from bursar.world import World
+from bursar.world import SECOND_NS, World
+
+FORGET_NS = 5 * SECOND_NS
 
 
 def open_resource(world: World, name: str, policy: ClaimPolicy, **options: Any) -> Resource:
@@ -46,6 +48,7 @@ class ClaimDecider(Decider):
     `options` go to the instance (see `Ground`)."""
 
     kind = "claim"
+    strangers: Strangers
     offers = Offers(keys=True, names=True)
 
     def __init__(
@@ -66,16 +69,18 @@ class ClaimDecider(Decider):
             name,
             dead_holder=policy.dead_holder,
             aging_ns=policy.aging_ns,
-            weights=_read_weights(policy),
+            weight_of=self._find_weight,
             tracker=tracker,
             order=order,
             **options,
         )
-        self.tasks = Tasks(self.instance, policy)
+        self.strangers = Strangers(lambda tenant: self.forget(tenant))
+        self.tasks = Tasks(self.instance, policy, self.strangers)
         self.verbs = offer(self.tasks)
 
     async def start(self) -> None:
         await self.instance.start()
+        self.instance.spawn(self._forget_idle(), "tenants")
 
     async def stop(self) -> None:
         await self.instance.stop()
@@ -83,7 +88,20 @@ class ClaimDecider(Decider):
     async def reconfigure(self, policy: ClaimPolicy) -> None:
         check_change(self._policy, policy, LIVE["claim"])
         self._policy = self.tasks.policy = policy
-        self.instance.reconfigure(policy.dead_holder, policy.aging_ns, _read_weights(policy))
+        self.strangers.part(policy.tenants)
+        self.instance.reconfigure(policy.dead_holder, policy.aging_ns)
+
+    def _find_weight(self, tenant: str) -> int:
+        terms = self._policy.find(tenant)
+        return 1 if terms is None else terms.weight
+
+    async def _forget_idle(self) -> None:
+        """Tenants of templates that neither wait nor hold anything."""
+        while not self.instance.is_stopping:
+            await self._world.clock.sleep(FORGET_NS)
+            busy = self.instance.find_tenants()
+            self.strangers.keep(busy.__contains__)
+            self.instance.queue.forget_tenants(self._policy.tenants.__contains__)
 
     def is_ready(self) -> bool:
         return self.instance.is_trusted
@@ -152,7 +170,3 @@ class ClaimDecider(Decider):
 
     def statistics(self) -> ClaimStatistics:
         return count(self.instance)
-
-
-def _read_weights(policy: ClaimPolicy) -> dict[str, int]:
-    return {tenant: terms.weight for tenant, terms in policy.tenants.items()}

@@ -112,7 +112,7 @@ class Takeover(Granting):
     async def _share(self) -> None:
         """What waits here, and is better off elsewhere, is left to others."""
         others = [node for node in self._workers() if node != self._node]
-        waiting = [id for id in self.queue.entries if self._may_leave(self.mine[id])]
+        waiting = [id for id in self.queue.entries if self._is_marked(self.mine[id])]
         if self._draining and others:
             await self._leave_to_others(waiting)
         elif self._asked:
@@ -133,9 +133,6 @@ class Takeover(Granting):
             await self.world.store.set(self.layout.asking, self._node.encode())
         except (NodeMissingError, StoreUnknownError, SessionExpiredError) as error:
             self.problem = str(error)  # it asks again
-
-    def _may_leave(self, mine: Mine) -> bool:
-        return not mine.task.is_claim and mine.version is not None and not mine.granting
 
     async def _leave_to_others(self, ids: list[str]) -> None:
         for first in range(0, len(ids), TAKE_AT_ONCE):

@@ -24,8 +24,8 @@ from bursar.claims.layout import new_id, task_id
 from bursar.claims.model import PAYLOAD_MAX_BYTES, Outcome, State, Task, check_priority
 from bursar.claims.requirements import check_claim_name, parse
 from bursar.errors import Refused, SessionExpiredError, UsageError
-from bursar.policy.values import ClaimPolicy, suggest
-from bursar.resource import WAIT_MAX_S, check_name
+from bursar.policy.values import ClaimPolicy
+from bursar.resource import WAIT_MAX_S, Strangers, check_name, check_tenant
 from bursar.resource.decider import Verb
 from bursar.world import SECOND_NS, Watch
 
@@ -37,10 +37,11 @@ WAIT_FOR_S = 1.0
 class Tasks:
     """Tasks of one resource, from its store, whoever looks after them."""
 
-    def __init__(self, instance: Instance, policy: ClaimPolicy) -> None:
+    def __init__(self, instance: Instance, policy: ClaimPolicy, strangers: Strangers | None = None) -> None:
         self._instance = instance
         self._clock = instance.world.clock
         self.policy = policy
+        self._strangers = strangers
 
     async def submit(
         self,
@@ -55,10 +56,7 @@ class Tasks:
         """Put a task in the queue and return its id. The same key is the same task, also after it is
         over. `deadline`: seconds from now after which it is no longer to be begun."""
         check_name("tenant", tenant)
-        if self.policy.tenants and tenant not in self.policy.tenants:
-            raise Refused(
-                f'{self.policy.name} has no tenant "{tenant}"{suggest(tenant, self.policy.tenants)}'
-            )
+        check_tenant(self.policy, tenant, self._strangers)
         if not isinstance(payload, bytes) or len(payload) > PAYLOAD_MAX_BYTES:
             raise UsageError(f"payload is at most {PAYLOAD_MAX_BYTES} bytes: store the rest elsewhere")
         if key is not None:

@@ -7,7 +7,8 @@ rates are exact (`bursar.units.Rate`), and `capacity=None` means that capacity i
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Container, Iterable, Mapping
+from itertools import islice
 from typing import Any, ClassVar, Literal, NoReturn, TypeVar
 
 import msgspec
@@ -32,6 +33,19 @@ TENANTS_MAX = 100_000
 
 def is_template(name: str) -> bool:
     return name == ANYONE or name.endswith(f"/{ANYONE}")
+
+
+def find_template(templates: Container[str], name: str) -> str | None:
+    """The nearest of these templates that covers a tenant: "acme/*" rather than "*". A name with a star
+    in it is nobody's but that of who is listed so."""
+    if not templates or ANYONE in name:
+        return None
+    folder = name.rpartition("/")[0]
+    while folder:
+        if f"{folder}/{ANYONE}" in templates:
+            return f"{folder}/{ANYONE}"
+        folder = folder.rpartition("/")[0]
+    return ANYONE if ANYONE in templates else None
 
 
 class Table(dict[str, ValueT]):
@@ -143,15 +157,7 @@ class Resource(Frozen, frozen=True, kw_only=True, tag_field="kind"):
 
     def find_template(self, name: str) -> str | None:
         """The nearest template that covers a tenant: "acme/*" rather than "*"."""
-        templates: Mapping[str, Any] = self.templates  # type: ignore[attr-defined]
-        if not templates or is_template(name):
-            return None
-        folder = name.rpartition("/")[0]
-        while folder:
-            if f"{folder}/{ANYONE}" in templates:
-                return f"{folder}/{ANYONE}"
-            folder = folder.rpartition("/")[0]
-        return ANYONE if ANYONE in templates else None
+        return find_template(self.templates, name)  # type: ignore[attr-defined]
 
 
 class RatePolicy(Resource, frozen=True, kw_only=True, tag="rate"):
@@ -295,11 +301,15 @@ def _find(table: Mapping[str, ValueT], name: str, what: str, where: str) -> Valu
     raise UsageError(f'there is no {what} "{name}" in {where}{suggest(name, table)}')
 
 
+SUGGESTED_MAX = 1_000
+"""Comparing one name with 100,000 would take a second of a node that has others to answer."""
+
+
 def suggest(name: str, names: Iterable[str]) -> str:
     """'; did you mean "cache"?' for a name that is nearly one of `names`, else what there is."""
     import difflib  # only a mistake needs it
 
-    known = list(names)
+    known = list(islice(names, SUGGESTED_MAX))
     near = difflib.get_close_matches(name, known, n=1, cutoff=0.6)
     if near:
         return f'; did you mean "{near[0]}"?'

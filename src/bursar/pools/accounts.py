@@ -31,6 +31,7 @@ class Client:
     fast         it runs as fast as a client alone can
     absent       periods in a row in which it did not claim its tokens
     wasted       periods in a row in which it gave up more than a tenth of its reservation
+    leaves       it is no longer in the policy: forgotten after a period without tokens
     """
 
     reservation: int
@@ -46,6 +47,7 @@ class Client:
     measured: int = 0
     absent: int = 0
     wasted: int = 0
+    leaves: bool = False
 
     def begin(self, now: int) -> None:
         """A new period: what is left of the old one is what it says of the client's habits."""

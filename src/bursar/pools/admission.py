@@ -9,17 +9,26 @@ from bursar.errors import Refused
 from bursar.pools.layout import check_amount
 
 
-def admit(
+def admit_all(
     reservations: Mapping[str, int],
-    tenant: str,
-    reservation: int,
+    before: Mapping[str, int],
     capacity: int,
     client_capacity: int | None = None,
 ) -> None:
-    """Check one reservation beside those admitted already (its own earlier one aside); all numbers
-    are tokens a period. Raises Refused, which says which bound failed and what would fit."""
+    """Check all of them beside each other. Of those that do not fit, the one is named that grew most
+    of what is reserved `before`. Raises Refused."""
+    others = 0
+    for tenant in sorted(reservations, key=lambda name: reservations[name] - before.get(name, 0)):
+        admit(tenant, reservations[tenant], others, capacity, client_capacity)
+        others += reservations[tenant]
+
+
+def admit(
+    tenant: str, reservation: int, others: int, capacity: int, client_capacity: int | None = None
+) -> None:
+    """Check one reservation beside what is reserved by others; all numbers are tokens a period. Raises
+    Refused, which says which bound failed and what would fit."""
     check_amount(f"the reservation of {tenant}", reservation)
-    others = sum(tokens for name, tokens in reservations.items() if name != tenant)
     fits = max(0, capacity - others)
     local = fits if client_capacity is None else min(fits, client_capacity)
     if client_capacity is not None and reservation > client_capacity:

@@ -182,6 +182,10 @@ class Engine:
         """The answer to whoever asked for so many and did not get them."""
         return refuse(self.book, self._clock.now(), tokens)
 
+    def idle_ns(self) -> int:
+        """For how long nobody has used it; not for an engine that ticks."""
+        return self._clock.now() - self._looked_at
+
     def is_alone(self) -> bool:
         """Whether no period has been opened for half a period more than one lasts."""
         book = self.book

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from bursar.pools.layout import (
     AMOUNT_MAX,
     PACE_PERCENT,
@@ -22,6 +24,13 @@ from bursar.pools.layout import (
 BATCH_MIN = 16
 LATE_TICKS = 5
 """Whoever comes back for reserved tokens when a period opens may be late by so much."""
+
+
+OpenedAt = Callable[[int], int | None]
+
+
+def _nobody_knows(period: int) -> int | None:
+    return None
 
 
 class EngineBook:
@@ -51,7 +60,12 @@ class EngineBook:
         adaptive: bool = True,
         limit: int | None = None,
         paced: bool = False,
+        reserves: bool = True,
+        opened_at: OpenedAt = _nobody_knows,
     ) -> None:
+        """`reserves`: a monitor dispatches to this client; if not, it takes from the pool alone, has no
+        words of its own and reports nothing. `opened_at`: when somebody in this process saw a period
+        begin, if it did: an engine that is not used may look late."""
         self.names = Names(pool)
         self.pool = pool
         self.tenant = tenant
@@ -59,6 +73,8 @@ class EngineBook:
         self.set_limit(limit)
         self.limit = self._next_limit
         self.paced = paced
+        self.reserves = reserves
+        self._opened_at = opened_at
         self.pending = 0
         self.period = 0
         self.opening = 0
@@ -69,9 +85,7 @@ class EngineBook:
         self.reservation = self.reserve = self.hand = self.spent = 0
         self.decayed = self.denied = self.lent = 0
         self._hand_spent = 0
-        self._batch_max = max(1, check_amount("the batch", batch))
-        self._adaptive = adaptive
-        self._batch = self._batch_max
+        self.set_batch(batch, adaptive)
         self._filled_at = 0
         self._ceiling = Stamp(0, 0)
         self._phase = ""
@@ -79,6 +93,10 @@ class EngineBook:
         self._denied_ceiling = -1
         self._denied_at = 0
         self.asked = 0
+
+    def set_batch(self, batch: int, adaptive: bool) -> None:
+        self._batch_max = self._batch = max(1, check_amount("the batch", batch))
+        self._adaptive = adaptive
 
     def set_limit(self, limit: int | None) -> None:
         """From the next period on; None: no limit."""
@@ -240,7 +258,7 @@ class EngineBook:
             else:
                 self._open(now)
         elif not self.claimed:
-            self._phase = "find"
+            self._phase = self._before_claim(now)
         else:
             self.decay(now)
             self._phase = "asked"
@@ -249,13 +267,17 @@ class EngineBook:
         """A new period: what is left of the old one is void."""
         self.period = self._ceiling.period
         self.opening += 1
-        self.began = now
+        seen_at = self._opened_at(self.period)
+        self.began = now if seen_at is None else min(now, seen_at)
         self.claimed = False
         self.reservation = self.reserve = self.hand = self.spent = 0
         self._hand_spent = self.decayed = self.denied = self.lent = 0
         self._denied_ceiling = -1
         self.limit = self._next_limit
-        self._phase = "find"
+        self._phase = self._before_claim(now)
+
+    def _before_claim(self, now: int) -> str:
+        return "find" if self.reserves else self._after_report(now)
 
     def _find(self, now: int, found: Stamp) -> None:
         if found.period == self.period and 0 < found.tokens <= AMOUNT_MAX + 1:

@@ -14,7 +14,7 @@ from bursar.world import SECOND_NS
 
 def explain(name: str, tenant: str, policy: PoolPolicy, engine: Engine, monitor: MonitorBook) -> Explanation:
     now = read_tenant(engine)
-    terms = policy.tenants[tenant]
+    terms = policy.tenant(tenant)
     most = "no limit" if terms.limit is None else f"a limit of {terms.limit}"
     sentences = [
         f"{tenant} has a reservation of {terms.reservation} and {most}, in periods of "

@@ -3,6 +3,7 @@
     pool/NAME/ceiling           period, count    how many pool tokens may be taken; the monitor's alone
     pool/NAME/taken             period, count    how many were asked for; clients only ever add
     pool/NAME/asked             period           reports are wanted in this period
+    pool/NAME/left              period           whoever led this period has gone, and opens no other
     pool/NAME/tokens/TENANT     period, count    reservation tokens, until the client claims them
     pool/NAME/report/TENANT/k   period, waiting, unspent, spent   what a client has and had; k = period mod 2
 
@@ -133,6 +134,7 @@ class Names:
         self.ceiling = f"pool/{pool}/ceiling"
         self.taken = f"pool/{pool}/taken"
         self.asked = f"pool/{pool}/asked"
+        self.left = f"pool/{pool}/left"
         self._prefix = f"pool/{pool}"
 
     def tokens(self, tenant: str) -> str:

@@ -54,4 +54,11 @@ class Monitor:
             await self._clock.sleep(self.wait_ns())
 
     def stop(self) -> None:
+        """No more rounds; whoever stands by opens the next period when it is due."""
         self._stopped = True
+        operation = self.book.resign()
+        try:
+            if operation is not None:
+                perform(self._words, operation)
+        except NetworkError:
+            self.unreachable += 1  # then it is found out, half a period later

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 
 from bursar.errors import UsageError
 from bursar.pools.accounts import Accounts, Client
-from bursar.pools.admission import admit
+from bursar.pools.admission import admit, admit_all
 from bursar.pools.capacity import AdaptiveCapacity, Capacity, Outcome
 from bursar.pools.layout import (
     TICK_NS,
@@ -81,6 +81,8 @@ class MonitorBook:
         self._plan: list[tuple[str, str]] = []
         self._found = 0
         self._swaps = 0
+        self.seen = 0
+        self._opened_at = 0
 
     @property
     def clients(self) -> dict[str, Client]:
@@ -90,25 +92,28 @@ class MonitorBook:
 
     def join(self, tenant: str, reservation: int) -> None:
         """Admit a client, or change what it reserves, from the next period on. Raises Refused."""
-        reserved = {name: client.reservation for name, client in self.clients.items()}
-        admit(reserved, tenant, reservation, self.estimate.value, self.accounts.client_capacity)
+        others = sum(client.reservation for name, client in self.clients.items() if name != tenant)
+        admit(tenant, reservation, others, self.estimate.value, self.accounts.client_capacity)
+        self._set(tenant, reservation)
+        self._set_floor()
+
+    def set_terms(
+        self, reservations: Mapping[str, int], capacity: Capacity, client_capacity: int | None
+    ) -> None:
+        """Who reserves how much, and of how much, from the next period on. Raises Refused if it does not
+        all fit; then nothing has changed. The tokens that a client has in this period stay counted."""
+        before = {name: client.reservation for name, client in self.clients.items()}
+        admit_all(reservations, before, capacity.value, client_capacity)
+        for tenant, reservation in {**dict.fromkeys(before, 0), **reservations}.items():
+            self._set(tenant, reservation)
+            self.clients[tenant].leaves = tenant not in reservations
+        self.estimate = capacity
+        self.accounts.client_capacity = client_capacity
+        self._set_floor()
+
+    def _set(self, tenant: str, reservation: int) -> None:
         self.names.report(tenant, 0)
         self.clients.setdefault(tenant, Client(0)).reservation = reservation
-        self._set_floor()
-
-    def restore(self, reservations: Mapping[str, int]) -> None:
-        """Undo changes that were not all possible: these are the clients, and this is what they reserve."""
-        for tenant in list(self.clients):
-            if tenant in reservations:
-                self.clients[tenant].reservation = reservations[tenant]
-            else:
-                del self.clients[tenant]
-        self._set_floor()
-
-    def leave(self, tenant: str) -> None:
-        """Dispatch nothing more to this client. Its tokens of this period stay counted."""
-        self.clients[tenant].reservation = 0
-        self._set_floor()
 
     def _set_floor(self) -> None:
         if isinstance(self.estimate, AdaptiveCapacity):
@@ -117,6 +122,28 @@ class MonitorBook:
     def alerts(self) -> list[str]:
         """Clients that keep reserving more than they use."""
         return [name for name, client in self.clients.items() if client.wasted >= OVERRESERVED_PERIODS]
+
+    def opened_at(self, period: int) -> int | None:
+        """When this monitor saw the present period begin; None for another one."""
+        return self._opened_at if period == self.seen else None
+
+    def is_led(self, now: int) -> bool:
+        """Whether anybody opens periods, as far as is known here."""
+        return self.leading or (self.seen > 0 and not self._is_overdue(now, PATIENCE_PERCENT))
+
+    def _is_overdue(self, now: int, percent: int) -> bool:
+        return (now - self._opened_at) * 100 >= self.accounts.period_ns * percent
+
+    def _see(self, now: int, period: int) -> None:
+        if period != self.seen:
+            self.seen, self._opened_at = period, now
+
+    def resign(self) -> Operation | None:
+        """This monitor goes: whoever stands by need not wait to see that no period is opened."""
+        if not self.leading:
+            return None
+        self.leading = False
+        return Write(self.names.left, self.period)
 
     # -- rounds
 
@@ -168,6 +195,8 @@ class MonitorBook:
         match action:
             case "watch":
                 return Read(names.ceiling)
+            case "left":
+                return Read(names.left)
             case "stale":
                 return Read(names.report(tenant, next_period(unpack(self._ceiling).period)))
             case "open":
@@ -208,6 +237,8 @@ class MonitorBook:
         match action:
             case "watch":
                 self._watch(now, value)
+            case "left" if value == self.seen:
+                self._plan = list(self._opening())
             case "open":
                 self._open(now, value)
             case "empty" | "emptying":
@@ -256,9 +287,12 @@ class MonitorBook:
         """Standing by: somebody else leads for as long as periods are opened."""
         if ceiling != self._ceiling or self._changed_at is None:
             self._ceiling, self._changed_at = ceiling, now
+        self._see(now, unpack(ceiling).period)
         waited_ns = now - self._changed_at
         if ceiling == 0 or waited_ns * 100 >= self.accounts.period_ns * PATIENCE_PERCENT:
             self._plan = list(self._opening())
+        elif self._is_overdue(now, 100):
+            self._plan = [("left", "")]  # it is over: has its monitor gone, or is it only late?
 
     def _open(self, now: int, before: int) -> None:
         if before != self._ceiling:
@@ -267,13 +301,19 @@ class MonitorBook:
         self._closing = self._copy_accounts() if self.leading else None
         self.leading = True
         self.period = next_period(unpack(before).period)
+        self._see(now, self.period)
         self._ceiling = pack(self.period, 0)
         # What was promised stays promised, even if the estimate has fallen below it since.
         promised = sum(client.reservation for client in self.clients.values())
+        self._forget_leavers()
         self.accounts.begin(now, max(self.estimate.value, promised))
         self._taken = self._swaps = 0
         self._asked = False
         self._settled = self._closing is None
+
+    def _forget_leavers(self) -> None:
+        for tenant in [name for name, each in self.clients.items() if each.leaves and not each.dispatched]:
+            del self.clients[tenant]
 
     def _copy_accounts(self) -> Accounts:
         """The period that ends, as it was: its last reports are read in the next one."""

@@ -15,12 +15,12 @@ from bursar.policy.live import LIVE
 from bursar.pools.capacity import AdaptiveCapacity, Capacity, FixedCapacity
 from bursar.pools.engine import Engine
 from bursar.pools.engine_book import EngineBook
+from bursar.pools.engines import Client, Engines, find_reservations, limit_of
 from bursar.pools.explanation import explain
 from bursar.pools.layout import AMOUNT_MAX, TICK_NS
 from bursar.pools.monitor import Monitor
 from bursar.pools.monitor_book import MonitorBook
 from bursar.pools.statistics import PoolStatistics, read_statistics
-from bursar.pools.waiting import WaitingLine
 from bursar.resource import (
     PLACE_NS,
     Ahead,
@@ -31,6 +31,7 @@ from bursar.resource import (
     Issue,
     Offers,
     Seen,
+    Strangers,
     Ticket,
     check_change,
 )
@@ -54,19 +55,17 @@ def open_resource(world: World, name: str, policy: PoolPolicy) -> Resource:
     return Resource(world, PoolDecider(world, name, policy), policy)
 
 
-def estimate_capacity(policy: PoolPolicy) -> Capacity:
-    """What the policy says, or for "auto" an estimate that begins a little above what is reserved
-    and rises while it is used up."""
+def estimate_capacity(policy: PoolPolicy, known: int = UNPROFILED_TOKENS) -> Capacity:
+    """What the policy says, or for "auto" an estimate that begins with what is known, a little above
+    what is reserved at least, and rises while it is used up."""
     if policy.capacity is not None:
         return FixedCapacity(policy.capacity.per(policy.period_ns))
-    reserved = sum(tenant.reservation.per(policy.period_ns) for tenant in policy.tenants.values())
-    return AdaptiveCapacity(max(reserved * 10 // 9 + 1, UNPROFILED_TOKENS))
+    return AdaptiveCapacity(max(sum(find_reservations(policy).values()) * 10 // 9 + 1, known))
 
 
-def limit_of(policy: PoolPolicy, tenant: str) -> int | None:
-    """Tokens a period; None for no limit."""
-    limit = policy.tenants[tenant].limit
-    return None if limit is None else limit.per(policy.period_ns)
+def _read_client_capacity(policy: PoolPolicy) -> int | None:
+    local = policy.client_capacity
+    return None if local is None else local.per(policy.period_ns)
 
 
 class Charged(NamedTuple):
@@ -82,6 +81,7 @@ class PoolDecider(Decider):
     the engine's again within their period, and void afterwards."""
 
     kind = "pool"
+    strangers: Strangers
     offers = Offers(lots=True)
     engine_book_class = EngineBook
     monitor_book_class = MonitorBook
@@ -94,39 +94,27 @@ class PoolDecider(Decider):
         self._policy = policy
         self._fallback = Fallback(policy.without_bursar, policy.period_ns)
         self._stopped = False
-        local = policy.client_capacity
         self._book = self.monitor_book_class(
             name,
             estimate_capacity(policy),
             period_ns=policy.period_ns,
-            client_capacity=None if local is None else local.per(policy.period_ns),
+            client_capacity=_read_client_capacity(policy),
         )
         self._monitor = Monitor(world.clock, world.words, self._book)
-        self._engines: dict[str, Engine] = {}
-        self._lines: dict[str, WaitingLine] = {}
-        for tenant, terms in policy.tenants.items():
-            self._book.join(tenant, terms.reservation.per(policy.period_ns))
-            self._open_engine(tenant)
-
-    def _open_engine(self, tenant: str) -> None:
-        policy = self._policy
-        book = self.engine_book_class(
-            self.name,
-            tenant,
-            period_ns=policy.period_ns,
-            batch=policy.batch,
-            adaptive=policy.adaptive_batch,
-            limit=limit_of(policy, tenant),
-            paced=policy.pacing,
+        self.strangers = Strangers(lambda tenant: self.forget(tenant))
+        self._engines = Engines(
+            world, name, policy, self.engine_book_class, self._book.opened_at, self._answer
         )
-        engine = self._engines[tenant] = Engine(self._clock, self._world.words, book)
-        name = f"pool.{self.name}.{tenant}.waiting"
-        self._lines[tenant] = WaitingLine(self._world, name, engine, self._answer)
+        self._set_reservations(policy, self._book.estimate)
+
+    def _set_reservations(self, policy: PoolPolicy, capacity: Capacity) -> None:
+        reservations = {**find_reservations(policy), self._engines.name: 0}
+        self._book.set_terms(reservations, capacity, _read_client_capacity(policy))
 
     async def start(self) -> None:
         self._monitor.check()
         self._world.spawn(self._monitor.run(), f"pool.{self.name}.monitor")
-        for engine in self._engines.values():
+        for engine in self._engines.ticking:
             engine.tick()
         self._world.spawn(self._tick(), f"pool.{self.name}.ticks")
 
@@ -134,9 +122,11 @@ class PoolDecider(Decider):
         while not self._stopped:
             # What was spent from lots is reported as spent, and nothing else of them.
             self.collect()
-            for engine in list(self._engines.values()):
+            for engine in self._engines.ticking:
                 engine.tick()
                 await asyncio.sleep(0)  # many engines must not keep everybody else waiting
+            if self._engines.look_after(self._book.seen):
+                self.strangers.keep(self._engines.__contains__)
             await self._clock.sleep(TICK_NS)
 
     async def stop(self) -> None:
@@ -144,34 +134,30 @@ class PoolDecider(Decider):
         self._monitor.stop()
 
     async def reconfigure(self, policy: PoolPolicy) -> None:
-        """New reservations and limits hold from the next period on; what does not fit is refused, and
-        then nothing has changed."""
+        """New terms hold from the next period on; reservations that do not fit are refused, and then
+        nothing has changed."""
         check_change(self._policy, policy, LIVE["pool"])
-        old = {name: client.reservation for name, client in self._book.clients.items()}
-        new = {name: terms.reservation.per(policy.period_ns) for name, terms in policy.tenants.items()}
-        try:
-            for tenant in [name for name in old if name not in new]:
-                self._book.leave(tenant)
-            for tenant in sorted(new, key=lambda name: new[name] - old.get(name, 0)):  # room first
-                self._book.join(tenant, new[tenant])
-        except Refused:
-            self._book.restore(old)
-            raise
+        capacity: Capacity = self._book.estimate
+        if policy.capacity != self._policy.capacity:
+            capacity = estimate_capacity(policy, self._book.estimate.value)
+        self._set_reservations(policy, capacity)
         self._policy = policy
         self._fallback.policy = policy.without_bursar
-        for tenant in policy.tenants:
-            if tenant not in self._engines:
-                self._open_engine(tenant)
-            self._engines[tenant].book.set_limit(limit_of(policy, tenant))
+        self._engines.set_policy(policy)
+        self.strangers.part(policy.tenants)
 
     def engine(self, tenant: str) -> Engine:
         """The engine of a tenant, for code that takes a token for every I/O: `engine.take()`."""
-        if tenant not in self._engines or tenant not in self._policy.tenants:
-            self._policy.tenant(tenant)
-        return self._engines[tenant]
+        self._policy.tenant(tenant)
+        client = self._engines.open(tenant)
+        client.is_lent = True
+        return client.engine
 
     def is_ready(self) -> bool:
-        return not any(self._engines[tenant].is_alone() for tenant in self._policy.tenants)
+        ticking = self._engines.ticking
+        if not ticking:
+            return self._book.is_led(self._clock.now())
+        return not any(engine.is_alone() for engine in ticking)
 
     def most(self, ticket: Ticket) -> int:
         """Its limit, or all that the data node does in a period: tokens do not outlive it. Where
@@ -189,7 +175,7 @@ class PoolDecider(Decider):
     # -- deciding
 
     def decide(self, ticket: Ticket) -> None:
-        line = self._lines[ticket.tenant]
+        line = self._engines.open(ticket.tenant).line
         granted = None if line else self._take(ticket, ticket.ahead)
         if granted is not None:
             ticket.give(granted)
@@ -199,27 +185,27 @@ class PoolDecider(Decider):
             ticket.give(self._refusal(ticket))
 
     def patience_ns(self, ticket: Ticket) -> int:
-        engine = self._engines[ticket.tenant]
+        engine = self._engines.open(ticket.tenant).engine
         between = engine.book.is_over(self._clock.now()) and not engine.is_alone()
         return GAP_NS if between and not ticket.at_once else 0
 
     def withdraw(self, ticket: Ticket) -> Refused | Unknown:
-        line = self._lines[ticket.tenant]
+        line = self._engines.open(ticket.tenant).line
         line.remove(ticket)
         line.serve()  # it may have been in the way of others
         return self._refusal(ticket)
 
     def _answer(self, ticket: Ticket) -> Answer | None:
         """What becomes of a request that waits."""
-        if ticket.tenant not in self._policy.tenants:
+        if self._policy.find(ticket.tenant) is None:
             return Refused(f'{self.name} has no tenant "{ticket.tenant}" any more')
-        if not self._engines[ticket.tenant].book.may_fit(ticket.amount):
+        if not self._engines.open(ticket.tenant).engine.book.may_fit(ticket.amount):
             return self._refusal(ticket)
         return self._take(ticket, 0)
 
     def _take(self, ticket: Ticket, ahead: int) -> Granted | None:
         tenant = ticket.tenant
-        engine = self._engines[tenant]
+        engine = self._engines.open(tenant).engine
         now = self._clock.now()
         if self._book.leading and engine.book.is_over(now):
             self._monitor.check()  # this process opens the next period, and may be late to do so
@@ -247,7 +233,7 @@ class PoolDecider(Decider):
 
     def _refusal(self, ticket: Ticket) -> Refused | Unknown:
         tenant = ticket.tenant
-        engine = self._engines[tenant]
+        engine = self._engines.open(tenant).engine
         if engine.is_alone():
             mode = self._policy.without_bursar.mode
             return Unknown(
@@ -266,37 +252,44 @@ class PoolDecider(Decider):
         limit = limit_of(self._policy, tenant)
         tenant_max = place_max if limit is None else max(1, limit // LIMIT_PART)
         room = self.ahead.room(now, tenant, self.name, tenant_max, place_max)
-        return 0 if not room or any(self._lines.values()) else room
+        return 0 if not room or self._engines.is_anybody_waiting() else room
 
     def observe(self, tenant: str, granted: Granted | None, seen: Seen) -> None:
         """What was refused at the holder is no news: an engine knows of demand by what waits."""
         if granted is not None and granted.data.issue is not None:
             self.ahead.spend(granted.data.issue, seen.arrived)
-            self._engines[tenant].note_spent(granted.data.opening, seen.arrived)
+            client = self._engines.get(tenant)
+            if client is not None:
+                client.engine.note_spent(granted.data.opening, seen.arrived)
 
     def end_lot(self, tenant: str, granted: Granted, seen: Seen, unspent: int) -> None:
         self.observe(tenant, granted, seen)
         self.ahead.end(granted.data.issue)
-        if unspent:
-            self._engines[tenant].end_lot(granted.data.opening, unspent)
-            self._take_note(tenant, granted, unspent)
+        client = self._engines.get(tenant)
+        if unspent and client is not None:
+            client.engine.end_lot(granted.data.opening, unspent)
+            self._take_note(client, granted, unspent)
 
     def take_back(self, tenant: str, granted: Granted, unused: int) -> None:
-        if granted.data is not None:  # what a fallback let go is charged nowhere
-            self._engines[tenant].give_back(granted.data.opening, unused)
-            self._take_note(tenant, granted, unused)
+        client = self._engines.get(tenant)
+        if granted.data is not None and client is not None:  # what a fallback let go is charged nowhere
+            client.engine.give_back(granted.data.opening, unused)
+            self._take_note(client, granted, unused)
 
-    def _take_note(self, tenant: str, granted: Granted, unused: int) -> None:
+    def _take_note(self, client: Client, granted: Granted, unused: int) -> None:
         """Tokens came back: they are not kept without a monitor, and may be what others wait for."""
-        if granted.data.opening == self._engines[tenant].book.opening:
-            self._fallback.charge(self._clock.now(), tenant, granted.period, -unused)
-            self._lines[tenant].serve()
+        book = client.engine.book
+        if granted.data.opening == book.opening:
+            self._fallback.charge(self._clock.now(), book.tenant, granted.period, -unused)
+            client.line.serve()
 
     # -- telling
 
     def explain(self, tenant: str) -> Explanation:
-        engine = self.engine(tenant)
+        self._policy.tenant(tenant)
+        engine = self._engines.open(tenant).engine
+        engine.tick()  # it may not have looked for long
         return explain(self.name, tenant, self._policy, engine, self._book)
 
     def statistics(self) -> PoolStatistics:
-        return read_statistics(self._monitor, self._engines)
+        return read_statistics(self._monitor, self._engines.by_tenant)

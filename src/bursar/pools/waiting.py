@@ -19,13 +19,20 @@ class WaitingLine:
     every tick besides, because a paced engine has more by then."""
 
     def __init__(
-        self, world: World, name: str, engine: Engine, answer: Callable[[Ticket], Answer | None]
+        self,
+        world: World,
+        name: str,
+        engine: Engine,
+        answer: Callable[[Ticket], Answer | None],
+        waiting: dict[WaitingLine, None],
     ) -> None:
-        """`answer` says what becomes of a request now; None: it goes on waiting."""
+        """`answer` says what becomes of a request now; None: it goes on waiting. `waiting` are all the
+        lines in which somebody does."""
         self._world = world
         self._name = name
         self._engine = engine
         self._answer = answer
+        self._waiting = waiting
         self._tickets: OrderedDict[Ticket, None] = OrderedDict()
         self._serving = False
 
@@ -34,6 +41,7 @@ class WaitingLine:
 
     def add(self, ticket: Ticket) -> None:
         self._tickets[ticket] = None
+        self._waiting[self] = None
         self._engine.book.pending += ticket.amount
         if not self._serving:
             self._serving = True
@@ -41,6 +49,8 @@ class WaitingLine:
 
     def remove(self, ticket: Ticket) -> None:
         del self._tickets[ticket]
+        if not self._tickets:
+            del self._waiting[self]
         self._engine.book.pending -= ticket.amount
 
     def serve(self) -> None:

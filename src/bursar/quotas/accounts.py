@@ -4,11 +4,15 @@ An account's list of mints is the only place where units come from. Adding to th
 compare-and-set; each entry names the ledger that takes it in, which does so once, by number. So a
 top-up that was cut off by a crash is there or not, and a node that was away takes in its part when
 it returns.
+
+Units are minted by the terms in force and by no others: whoever mints by the policy hands over the
+fleet's guards, taken at the moment at which it read the limit. If newer terms stand in the store by
+then, nothing is minted.
 """
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 
 from bursar.errors import (
     NodeExistsError,
@@ -31,19 +35,28 @@ from bursar.quotas.layout import (
 )
 from bursar.quotas.windows import add_horizon, is_over
 from bursar.resource import AMOUNT_MAX
-from bursar.world import MILLISECOND_NS, Check, Create, Store, World
+from bursar.world import MILLISECOND_NS, Check, Create, Operation, Set, Store, World
 
 RETRY_NS = 50 * MILLISECOND_NS
+
+
+Guards = Sequence[Check]
+"""Of the terms that a limit was read from (`Fleet.guards`)."""
 
 
 class WindowOverError(StoreError):
     """The account is of a window that every node has left behind."""
 
 
+class OldTermsError(StoreError):
+    """Newer terms stand in the store than those that the limit was read from. Nothing was minted."""
+
+
 async def open_account(
-    store: Store, layout: Layout, account: str, limit: int, ledgers: Sequence[str]
+    store: Store, layout: Layout, account: str, limit: int, ledgers: Sequence[str], guards: Guards = ()
 ) -> Mints:
-    """The account's mints; the first to ask for it makes them, spread over `ledgers`."""
+    """The account's mints; the first to ask for it makes them, spread over `ledgers`. Raises
+    OldTermsError."""
     path = layout.account(account)
     while True:
         horizons, stat = await store.get(layout.accounts)
@@ -59,10 +72,23 @@ async def open_account(
             mints = split_evenly(limit, ledgers)
         made = Create(path, write_account(AccountRecord(limit, mints)))
         try:
-            await store.transact([Check(layout.accounts, stat.version), made])
+            await _mint(store, account, guards, [Check(layout.accounts, stat.version), made])
             return mints
         except (NodeExistsError, VersionError):
             await store.sync()  # somebody else was faster
+
+
+async def _mint(store: Store, account: str, guards: Guards, operations: Sequence[Operation]) -> None:
+    """Only under the terms that the guards stand for."""
+    try:
+        await store.transact([*guards, *operations])
+    except VersionError as error:
+        if error.position is not None and error.position < len(guards):
+            raise OldTermsError(
+                f"newer terms are in force than those this node runs, so it mints nothing for {account} "
+                "until it has taken them"
+            ) from error
+        raise
 
 
 async def read_horizons(store: Store, layout: Layout) -> str:
@@ -92,9 +118,11 @@ async def _delete(store: Store, path: str) -> None:
         return
 
 
-async def change_limit(store: Store, layout: Layout, account: str, limit: int, live: Sequence[str]) -> Mints:
+async def change_limit(
+    store: Store, layout: Layout, account: str, limit: int, live: Sequence[str], guards: Guards = ()
+) -> Mints:
     """The policy says `limit` now: bring the account's total to it, at ledgers that are up. Where that
-    was done before (by another node), what was topped up since stays."""
+    was done before (by another node), what was topped up since stays. Raises OldTermsError."""
 
     def change(record: AccountRecord) -> int:
         if record.limit == limit:
@@ -102,23 +130,16 @@ async def change_limit(store: Store, layout: Layout, account: str, limit: int, l
         record.limit = limit
         return limit - total(record.mints)
 
-    return (await _change(store, layout, account, live, change))[0]
+    return (await _change(store, layout, account, live, change, guards))[0]
 
 
-async def find_changed(store: Store, layout: Layout, limits: Mapping[str, int]) -> list[tuple[str, int]]:
-    """(account, the limit last carried out) of those whose limit is another now."""
-    await store.sync()
-    opened = map(read_name, await store.children(layout.accounts))
-    changed = []
-    for account in sorted(limits.keys() & set(opened)):
-        try:
-            data, _ = await store.get(layout.account(account))
-        except NodeMissingError:
-            continue  # its window is over
-        was = read_account(data).limit
-        if was != limits[account]:
-            changed.append((account, was))
-    return changed
+async def read_limit(store: Store, layout: Layout, account: str) -> int | None:
+    """The limit that was last carried out; None if the account is not open."""
+    try:
+        data, _ = await store.get(layout.account(account))
+    except NodeMissingError:
+        return None
+    return read_account(data).limit
 
 
 async def top_up(
@@ -130,7 +151,12 @@ async def top_up(
 
 
 async def _change(
-    store: Store, layout: Layout, account: str, live: Sequence[str], change: Callable[[AccountRecord], int]
+    store: Store,
+    layout: Layout,
+    account: str,
+    live: Sequence[str],
+    change: Callable[[AccountRecord], int],
+    guards: Guards = (),
 ) -> tuple[Mints, Mints]:
     """Add what `change` says to the account; it may change the record too. One compare-and-set. All
     mints, and those added."""
@@ -146,7 +172,7 @@ async def _change(
         if changed == data:
             return record.mints, added
         try:
-            await store.set(layout.account(account), changed, stat.version)
+            await _mint(store, account, guards, [Set(layout.account(account), changed, stat.version)])
         except VersionError:
             continue
         return record.mints, added

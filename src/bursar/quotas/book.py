@@ -29,7 +29,7 @@ from bursar.quotas import lots, replay
 from bursar.quotas.balances import Account, Hold
 from bursar.quotas.keys import Keys
 from bursar.quotas.ledger import Ledger
-from bursar.quotas.messages import Busy, Collect, Credit, Note, Offer, Share
+from bursar.quotas.messages import Busy, Collect, Credit, Note, Offer, Parting, Share
 from bursar.quotas.requests import Answer, Refusal, Request, Taken, node_of
 from bursar.quotas.round import Round
 from bursar.quotas.rules import BURSAR, Rules
@@ -115,6 +115,7 @@ class NodeBook:
         known, self.members = self.members, frozenset(members)
         self.fenced = frozenset(fenced)
         for round_ in list(self.rounds.values()):
+            round_.forget_children(self.children)
             if self.members != known:
                 round_.forget_verdict()
             round_.retry_soon(self, now)
@@ -197,18 +198,44 @@ class NodeBook:
         for account in self.chain(names):
             self.round(account).returned += units
             if served:
+                self.end_block(account)
                 self.serve(now, account)
 
-    def close(self, now: int) -> Effects:
-        """Before a node stops: what is open is written down, what was charged ahead is given back."""
+    def end_block(self, account: Account) -> None:
+        """Where nothing is charged ahead (any more), what came back to a block is plainly unspent."""
+        if not self.block and account.block > 0:
+            self.ledger.return_block(account, account.block)
+
+    def end_blocks(self, now: int) -> Effects:
+        """Nothing is charged ahead any more: what is open is written down, and what was charged ahead and
+        not granted is given back."""
+        assert not self.block, "so no block is filled again"
         for hold in self.ledger.holds.values():
             if not hold.written:
                 self.ledger.write_hold(hold)
         self.ledger.write_memory()
         for account in self.ledger.accounts.values():
-            if account.block > 0:
-                self.ledger.return_block(account, account.block)
+            self.end_block(account)
         return self.flush()
+
+    def hand_over(self, now: int, to: str, names: Iterable[str]) -> Effects:
+        """All that is unspent here of these accounts goes to another ledger: this node leaves."""
+        for account in self.chain(names):
+            if account.unspent:
+                self.ledger.send(account, to, account.unspent)
+            self.post(now, Parting, account, to)
+        return self.flush()
+
+    def remind(self, now: int, to: str, names: Iterable[str]) -> Effects:
+        """The same again: it may have been lost."""
+        for account in self.chain(names):
+            self.post(now, Parting, account, to)
+        return self.flush()
+
+    def is_handed_over(self, to: str, name: str) -> bool:
+        """Whether the other ledger has made durable what was sent to it."""
+        channel = self.ledger.account(name).channels.get(to)
+        return channel is None or not channel.outbox
 
     # -- keys: what the store said
 
@@ -304,6 +331,9 @@ class NodeBook:
                 round_.hear_share(self, now, note)
             case Busy():
                 round_.hear_busy(self, now, note)
+            case Parting():
+                # It is waiting to be gone: what came with it is durable here, and that is said at once.
+                self._emit(now, Credit, note.account, note.source, {})
 
     def _ring(self, now: int, account: Account, what: str, peer: str) -> None:
         if what == "round":

@@ -73,8 +73,9 @@ class Chains:
         try:
             level = tenant
             for account in self.find(tenant):
-                terms = self._policy.tenant(level)
-                await self._courier.open_account(account, terms.limit)
+                # Read together: a guard that is newer than the limit would vouch for nothing.
+                terms, guards = self._policy.tenant(level), self._world.fleet.guards()
+                await self._courier.open_account(account, terms.limit, guards)
                 level = terms.parent or ""
         except StoreError as error:
             self.why = error

@@ -17,13 +17,14 @@ from bursar.errors import (
     StoreUnknownError,
 )
 from bursar.quotas import accounts, replay
-from bursar.quotas.accounts import AccountWatcher
+from bursar.quotas.accounts import AccountWatcher, Guards
 from bursar.quotas.balances import Hold
 from bursar.quotas.book import NodeBook
 from bursar.quotas.entries import read_identity
 from bursar.quotas.homes import HomeKeeper
 from bursar.quotas.layout import Layout, Mints
 from bursar.quotas.messages import Messages
+from bursar.quotas.parting import Parting
 from bursar.quotas.requests import LEDGER_MARK, Refusal, Taken
 from bursar.quotas.rules import BURSAR, Rules
 from bursar.quotas.tree import Place, Tree
@@ -40,6 +41,9 @@ COMPACT_LINES = 100_000
 
 Waiter = Callable[[Hold | Refusal | Taken], None]
 """Takes the answer to a request, once."""
+
+
+def _nobody_listens(account: str) -> None: ...
 
 
 class QuotaCourier:
@@ -62,6 +66,7 @@ class QuotaCourier:
         self._syncing: deque[tuple[int, asyncio.Future[None]]] = deque()
         self.homes = HomeKeeper(self)
         self.recalled: Callable[[Iterable[str]], None] | None = None
+        self.opened: Callable[[str], None] = _nobody_listens
         self._alarm = Alarm(world, self.topic, lambda: self.book.wake_at(), self._tick)
         self._watcher = AccountWatcher(world, self.layout, self._mint, self._forget)
 
@@ -256,6 +261,8 @@ class QuotaCourier:
     def _mint(self, account: str, mints: Mints) -> None:
         if self.book.is_over(account):
             return  # read before it was forgotten
+        if account not in self.mints:
+            self.opened(account)
         self.mints[account] = mints
         self.perform(self.book.mint(self.world.clock.now(), account, mints))
 
@@ -267,21 +274,22 @@ class QuotaCourier:
 
     # -- what the resource asks for
 
-    async def open_account(self, account: str, limit: int) -> None:
-        """Make sure that the account exists and is known here."""
+    async def open_account(self, account: str, limit: int, guards: Guards) -> None:
+        """Make sure that the account exists and is known here. `guards` are of the terms that the limit
+        comes from."""
         if account in self.mints:
             return
-        ledgers = await self.tree.live() or [self.book.identity]
-        self._watcher.learn(
-            account, await accounts.open_account(self.world.store, self.layout, account, limit, ledgers)
-        )
+        store, ledgers = self.world.store, await self.tree.live() or [self.book.identity]
+        mints = await accounts.open_account(store, self.layout, account, limit, ledgers, guards)
+        self._watcher.learn(account, mints)
 
-    async def set_limit(self, account: str, limit: int) -> None:
+    async def set_limit(self, account: str, limit: int, guards: Guards) -> None:
         """What the policy says now, for every node; this one knows at once."""
-        await self.world.store.sync()  # a session that lags behind may not see what is there
-        await self.open_account(account, limit)
+        store = self.world.store
+        await store.sync()  # a session that lags behind may not see what is there
+        await self.open_account(account, limit, guards)
         live = [self.book.identity, *await self.tree.live()]
-        mints = await accounts.change_limit(self.world.store, self.layout, account, limit, live)
+        mints = await accounts.change_limit(store, self.layout, account, limit, live, guards)
         self._watcher.learn(account, mints)
 
     def reserve(
@@ -304,9 +312,17 @@ class QuotaCourier:
     def settle(self, hold: Hold, used: int) -> None:
         self.perform(self.book.settle(self.world.clock.now(), hold, used))
 
-    async def close(self) -> None:
-        """Write down what is open, and give back what was charged ahead, durably."""
-        self.book.block = 0  # nothing more is charged ahead; what is being charged is waited for
-        await self.wait_durable()
-        self.perform(self.book.close(self.world.clock.now()))
+    async def set_block(self, block: int) -> None:
+        """How much is charged ahead from now on. 0: nothing, and what was is given back, durably."""
+        self.book.block = block
+        if not block:
+            await self.wait_durable()  # what is being charged
+            self.perform(self.book.end_blocks(self.world.clock.now()))
+            await self.wait_durable()
+
+    async def close(self, present: str) -> None:
+        """Write down what is open, give back what was charged ahead, durably, and hand what is unspent
+        over to a node that stays. `present` is the window that it is."""
+        await self.set_block(0)
+        await Parting(self, present).hand_over()
         await self._journal.sync()

@@ -131,4 +131,8 @@ class Busy(Note, frozen=True):
     gone: bool = False
 
 
-Messages = Credit | Collect | Offer | Share | Busy
+class Parting(Note, frozen=True):
+    """Of a node that leaves: all that it had is in `units`; to be acknowledged at once."""
+
+
+Messages = Credit | Collect | Offer | Share | Busy | Parting

@@ -8,13 +8,13 @@ from functools import partial
 from bursar.errors import Refused, Unknown, UsageError
 from bursar.policy.live import LIVE
 from bursar.policy.values import QuotaPolicy
-from bursar.quotas import accounts
 from bursar.quotas.balances import Account, Hold
 from bursar.quotas.chains import Chains
 from bursar.quotas.courier import QuotaCourier
 from bursar.quotas.explaining import explain
 from bursar.quotas.issuing import LotsOut
 from bursar.quotas.keys import Home
+from bursar.quotas.limits import Limits
 from bursar.quotas.repeats import Attempt, Repeats
 from bursar.quotas.requests import Refusal, Taken
 from bursar.quotas.rules import BURSAR, Rules
@@ -22,8 +22,8 @@ from bursar.quotas.settling import Settling, make_id
 from bursar.quotas.statistics import AccountStatistics, QuotaStatistics, TenantStatistics, write_total
 from bursar.quotas.verbs import Verbs
 from bursar.quotas.watch import Watch
-from bursar.quotas.windows import window_of
-from bursar.resource import Decider, Explanation, Granted, Offers, Seen, Ticket, check_change
+from bursar.quotas.windows import tenant_of, window_of
+from bursar.resource import Decider, Explanation, Granted, Offers, Seen, Strangers, Ticket, check_change
 from bursar.resource.checks import check_used
 from bursar.resource.decider import WarningTaker
 from bursar.resource.door import Resource
@@ -44,6 +44,7 @@ def open_resource(world: World, name: str, policy: QuotaPolicy) -> Resource:
 
 class QuotaDecider(Decider):
     kind = "quota"
+    strangers: Strangers
     courier_class: type[QuotaCourier] = QuotaCourier
     window_of = staticmethod(window_of)
 
@@ -51,17 +52,21 @@ class QuotaDecider(Decider):
         self.name = name
         self._world = world
         self._policy = policy
-        self._fast = policy.mode == "fast"
-        self.offers = Offers(keys=True, settles=True, refunds=True, lots=self._fast)
-        self.courier = self.courier_class(world, name, block=policy.block if self._fast else 0, rules=rules)
+        fast = policy.mode == "fast"
+        self.offers = Offers(keys=True, settles=True, refunds=True, lots=fast)
+        self.strangers = Strangers(lambda tenant: self.forget(tenant))
+        self.courier = self.courier_class(world, name, block=policy.block if fast else 0, rules=rules)
+        self.courier.opened = self._meet
         self.chains = Chains(world, self.courier, policy, self.window_of)
         self.watch = Watch(world, self.courier, policy.warnings, lambda: self.chains.window)
         self.verbs = Verbs(self.courier, self.chains, self.watch).by_name()
         self._settling = Settling(self.courier)
         self._repeats = Repeats(self.courier, self.chains, self._grant, self._refuse)
         self._lots = LotsOut(self.courier, self.chains, lambda: self.recall)
+        self._limits = Limits(world, self.courier, self.chains, policy)
         self._opening: dict[str, list[Ticket]] = {}
         self._running = False
+        self._window = self.chains.window
 
     async def start(self) -> None:
         self.courier.homes.hold_expiry_ns = self._policy.hold_expiry_ns
@@ -69,7 +74,7 @@ class QuotaDecider(Decider):
         self._renew_holds()
         self._settling.start()
         self._repeats.start()
-        await self.courier.persist(self._catch_up)
+        await self._limits.start()
         self._running = True
         self._world.spawn(self._keep_time(), f"{self.courier.topic}.time")
         self.watch.start()
@@ -77,28 +82,28 @@ class QuotaDecider(Decider):
     async def stop(self) -> None:
         self._running = False
         await self._lots.recall_all()
-        await self.courier.close()
+        await self.courier.close(self.chains.window)
 
     async def reconfigure(self, policy: QuotaPolicy) -> None:
-        """New limits become top-ups and cuts; other settings need a restart."""
+        """New limits become top-ups and cuts, of templates too."""
         check_change(self._policy, policy, LIVE["quota"])
         old, self._policy = self._policy, policy
         self.watch.warnings = policy.warnings
         self.courier.homes.hold_expiry_ns = policy.hold_expiry_ns
         self.chains.set_policy(policy)
+        self.strangers.part(policy.tenants)
+        await self._set_mode(policy)
         if policy.hold_expiry_ns != old.hold_expiry_ns:
             self._renew_holds()
-        await self.courier.persist(self._catch_up)
+        await self._limits.set_policy(policy)
 
-    async def _catch_up(self) -> None:
-        """Carry out limits that the policy gives otherwise than when they were last carried out. (Accounts
-        that nobody has used yet are opened with the policy's.)"""
-        store, layout = self._world.store, self.courier.layout
-        tenants = {self.chains.account(tenant): tenant for tenant in self._policy.tenants}
-        limits = {account: self._policy.tenants[tenant].limit for account, tenant in tenants.items()}
-        for account, was in await accounts.find_changed(store, layout, limits):
-            await self.courier.set_limit(account, limits[account])
-            self._world.trace("quota.limit", account=account, was=was, now=limits[account])
+    async def _set_mode(self, policy: QuotaPolicy) -> None:
+        """Lots come back by themselves when a policy is taken; what comes back late is unspent."""
+        fast = policy.mode == "fast"
+        self.offers = Offers(keys=True, settles=True, refunds=True, lots=fast)
+        block = policy.block if fast else 0
+        if block != self.courier.book.block:
+            await self.courier.set_block(block)
 
     def is_ready(self) -> bool:
         return self._running and self.courier.book.members is not None
@@ -227,6 +232,9 @@ class QuotaDecider(Decider):
             self.courier.book.keys.sweep(now)
             self.courier.homes.look()
             self.chains.turn()
+            if self.chains.window != self._window:
+                self._window = self.chains.window
+                self._forget_strangers()
 
     def _expire_holds(self, now: int) -> None:
         """A hold that nobody ended: what became of its units is unknown, so they are spent."""
@@ -237,6 +245,17 @@ class QuotaDecider(Decider):
                 break  # they are in the order in which they were made
             hold.expired = True
             self.courier.settle(hold, hold.amount)
+
+    def _meet(self, account: str) -> None:
+        """An account was opened, here or at another node: its tenant is one of those that it has."""
+        tenant = tenant_of(account, self.chains.window)
+        if tenant and tenant not in self._policy.tenants and self._policy.find(tenant) is not None:
+            self.strangers.admit(tenant, self._policy.max_tenants)
+
+    def _forget_strangers(self) -> None:
+        """The window is over, and with it what they used: those who come again are new."""
+        opened = {tenant_of(account, self.chains.window) for account in self.courier.mints}
+        self.strangers.keep(lambda tenant: tenant in opened or tenant in self._opening)
 
     def _is_asked(self, hold: Hold) -> bool:
         """Whether nobody knows yet if it was told: another ledger may be the home of its key."""
@@ -270,7 +289,7 @@ class QuotaDecider(Decider):
             lots=len(book.ledger.lots),
             surveys=self.watch.surveys,
             warnings=self.watch.warned,
-            tenants=Rows(self._policy.tenants, self._count),
+            tenants=Rows({**self._policy.tenants, **dict.fromkeys(self.strangers)}, self._count),
             whole=Rows(self.watch.totals, self._count_whole),
         )
 
@@ -279,12 +298,18 @@ class QuotaDecider(Decider):
         account = book.ledger.accounts.get(name) or NOTHING
         charging = book.rounds[name].charging if name in book.rounds else 0
         return TenantStatistics(
-            limit=self.chains.limit(name) or self._policy.tenants[tenant].limit,
+            limit=self.chains.limit(name) or self._find_limit(tenant),
             unspent=account.unspent + account.block + charging,
             ahead=account.ahead,
             held=account.held - account.ahead,
             spent=account.spent - charging,
         )
+
+    def _find_limit(self, tenant: str) -> int:
+        terms = self._policy.find(tenant)
+        if terms is None:
+            raise KeyError(tenant)  # it was removed since
+        return terms.limit
 
     def _count_whole(self, account: str) -> AccountStatistics:
         return write_total(self.watch.totals[account])

@@ -183,6 +183,13 @@ class Round(Gathering):
         else:
             self.late[note.source] = note
 
+    def forget_children(self, children: tuple[str, ...]) -> None:
+        """Those that are no longer here get no share: what they offered is here, and what is sent to a
+        node that has left is stranded until it is back."""
+        for offers in (self.offers, self.late):
+            for child in [child for child in offers if child not in children]:
+                del offers[child]
+
     # -- enough, or further up
 
     def _conclude(self, book: NodeBook, now: int) -> None:

@@ -26,7 +26,7 @@ from bursar.errors import (
 )
 from bursar.quotas.layout import Layout, read_live, read_name, write_live
 from bursar.quotas.requests import node_of
-from bursar.world import MILLISECOND_NS, Message, Watch, World
+from bursar.world import MILLISECOND_NS, Message, Store, Watch, World
 
 FANOUT = 5
 CANDIDATES_MAX = 8
@@ -74,6 +74,18 @@ class Tree:
         self._slot: str | None = None
         self._parent: str | None = None
         self._told: Place | None = None
+        self._left = False
+
+    async def leave(self) -> None:
+        """Out of the tree, so that nobody sends anything here any more: children look for another
+        parent."""
+        self._left = True
+        store, session = self._world.store, self._world.store.session
+        for node in await store.children(self._layout.live):
+            if read_live(node)[1] == self._ledger:
+                await _delete_own(store, f"{self._layout.live}/{node}", session)
+        if self._slot is not None:
+            await _delete_own(store, self._slot, session)
 
     def start(self) -> None:
         self._world.network.serve(self._topic, Ping, self._answer)
@@ -93,7 +105,7 @@ class Tree:
         return sorted((seniority, ledger) for ledger, seniority in newest.items())
 
     async def _keep_place(self) -> None:
-        while True:
+        while not self._left:
             session = self._world.store.session
             try:
                 await self._enter()
@@ -109,6 +121,8 @@ class Tree:
         watches = [await self._world.store.watch(path) for path in self._watched()]
         try:
             await self._world.store.sync()  # what was told by a watch may not be seen otherwise
+            if self._left:
+                return
             watched = self._slot
             orphaned = await self._take_place()
             if self._slot != watched:
@@ -142,7 +156,7 @@ class Tree:
     async def _enter(self) -> None:
         """Be in `live`, once a session."""
         store = self._world.store
-        if self._session == store.session:
+        if self._session == store.session or self._left:
             return
         session = store.session
         await store.ensure(self._layout.slots(self._ledger))
@@ -239,6 +253,16 @@ class Tree:
         if place != self._told:
             self._told = place
             self._changed(place)
+
+
+async def _delete_own(store: Store, path: str, session: int) -> None:
+    """If it is this session's."""
+    stat = await store.exists(path)
+    if stat is not None and stat.owner == session:
+        try:
+            await store.delete(path)
+        except NodeMissingError:
+            return
 
 
 async def _wait_for(watch: Watch, changed: asyncio.Event) -> None:

@@ -7,7 +7,7 @@ from typing import Any
 
 import msgspec
 
-from bursar.errors import UsageError
+from bursar.errors import Unknown, UsageError
 from bursar.quotas import accounts, operations
 from bursar.quotas.chains import Chains
 from bursar.quotas.courier import QuotaCourier
@@ -49,7 +49,10 @@ class Verbs:
         if not isinstance(limit, int) or isinstance(limit, bool) or not 0 <= limit <= AMOUNT_MAX:
             raise UsageError(f"limit must be a whole number from 0 to 2^63 - 1, not {limit!r}")
         account = self._chains.account(tenant)
-        await self._courier.set_limit(account, limit)
+        try:
+            await self._courier.set_limit(account, limit, self._courier.world.fleet.guards())
+        except accounts.OldTermsError as error:
+            raise Unknown(str(error)) from error
         return {"account": account, "limit": self._chains.limit(account)}
 
     async def fence(self, node: str) -> Mapping[str, Any]:

@@ -84,3 +84,11 @@ def add_horizon(horizons: str, more: str) -> str:
 def account_name(tenant: str, window: str) -> str:
     """The account of a tenant in a window: "acme/search@2026-11"."""
     return f"{tenant}@{window}" if window else tenant
+
+
+def tenant_of(account: str, window: str) -> str:
+    """Whose account it is, if it is of that window; else ""."""
+    if window:
+        tenant, _, found = account.rpartition("@")
+        return tenant if found == window else ""
+    return "" if _find_window(account) else account

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Collection
 
-import msgspec
-
 from bursar.errors import UsageError
+from bursar.policy.live import RESTART, WHY_NOT
+from bursar.policy.values import ResourcePolicy
 from bursar.world import NAME_MAX_BYTES, SECOND_NS
 
 AMOUNT_MAX = 2**63 - 1
@@ -41,9 +41,10 @@ def check_used(used: object) -> int:
     return used
 
 
-def check_change(old: msgspec.Struct, new: msgspec.Struct, live: Collection[str]) -> None:
+def check_change(old: ResourcePolicy, new: ResourcePolicy, live: Collection[str]) -> None:
     """Refuse a changed policy if anything but the `live` fields differs: nothing in it is ignored."""
     fields = [name for name in old.__struct_fields__ if name not in live]
-    changed = [name.removesuffix("_ns") for name in fields if getattr(old, name) != getattr(new, name)]
+    changed = [name for name in fields if getattr(old, name) != getattr(new, name)]
     if changed:
-        raise UsageError(f"{', '.join(changed)} changed, which needs a restart of the daemon")
+        whys = [f"{name.removesuffix('_ns')}: {WHY_NOT.get((old.kind, name), RESTART)}" for name in changed]
+        raise UsageError(f"{old.name} cannot change so while it runs. {'; '.join(whys)}")

@@ -14,6 +14,7 @@ import msgspec
 
 from bursar.errors import Refused, Unknown, UsageError
 from bursar.resource.lots import Issue
+from bursar.resource.strangers import Strangers
 from bursar.resource.tickets import Granted, Ticket
 
 
@@ -70,6 +71,9 @@ WarningTaker = Callable[[str, int], None]
 def _nothing() -> None: ...
 
 
+def _forget_nobody(tenant: str) -> None: ...
+
+
 class Decider(Protocol):
     """The kind's part of a resource. What has a body here is for the kinds that need no other."""
 
@@ -80,6 +84,12 @@ class Decider(Protocol):
     collect: Callable[[], None] = staticmethod(_nothing)
     """Set by the door. Called by the kind before it looks at demand: what was spent from lots here
     is observed then."""
+
+    forget: Callable[[str], None] = staticmethod(_forget_nobody)
+    """Set by the door. Called by the kind when it has forgotten a tenant of a template: so does the door."""
+
+    strangers: Strangers | None = None
+    """Who is here under a template; the door asks it before it lets one more in. None: it keeps none."""
 
     recall: Recall | None = None
     """Set by whoever hands lots to others: ends a lot that is out, and says how many tokens came back;

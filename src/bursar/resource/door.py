@@ -11,7 +11,7 @@ from collections.abc import Awaitable, Sequence
 from typing import Any, Protocol
 
 from bursar.errors import Refused, UsageError
-from bursar.policy.values import ResourcePolicy, suggest
+from bursar.policy.values import ANYONE, ResourcePolicy
 from bursar.resource.alerts import ALERTS_KEPT, Alert
 from bursar.resource.asking import Asking
 from bursar.resource.checks import check_amount, check_name, check_wait
@@ -22,6 +22,7 @@ from bursar.resource.hand import Hand
 from bursar.resource.lots import Issue
 from bursar.resource.rows import Rows, freeze, freeze_at_once
 from bursar.resource.statistics import Statistics, Tally
+from bursar.resource.strangers import check_tenant
 from bursar.resource.tallies import TallyCounter
 from bursar.resource.tickets import Granted, Ticket
 from bursar.world import World
@@ -59,6 +60,7 @@ class Resource:
         self._set_policy(policy)
         self.elsewhere: Elsewhere | None = None
         decider.collect = self.hand.tell
+        decider.forget = self._forget
         decider.recall = self._recall
 
     def _set_policy(self, policy: ResourcePolicy | None) -> None:
@@ -227,10 +229,8 @@ class Resource:
             self._check_key(ticket.key)
         if ticket.names:
             self._check_names(ticket.names)
-        if policy is not None and policy.find(tenant) is None:
-            raise Refused(
-                f'{self.name} has no tenant "{tenant}"{suggest(tenant, policy.tenants)}', reason="tenant"
-            )
+        if policy is not None:
+            check_tenant(policy, tenant, self.decider.strangers)
         most = self.decider.most(ticket)
         if most is not None and ticket.amount > most:
             self._tallies[tenant].refuse(ticket.amount)
@@ -267,7 +267,7 @@ class Resource:
                 await ending
         elif grant._used is not None and grant._used < grant.amount:
             unused = grant.amount - grant._used
-            self._tallies[grant.tenant].returned += unused
+            self._count_returned(grant.tenant, unused)
             self.hand.give_back(lot, unused)
 
     def give_back(self, tenant: str, granted: Granted, used: int | None) -> Awaitable[None] | None:
@@ -275,12 +275,25 @@ class Resource:
         if granted.fallback == "shadow" and self.policy is not None:
             return self.asking.end_ghost(granted)
         unused = 0 if used is None else granted.amount - used
-        self._tallies[tenant].returned += unused
+        self._count_returned(tenant, unused)
         if granted.id and self.decider.offers.settles:
             return self.decider.settle(granted.id, used)
         if unused:
             self.decider.take_back(tenant, granted, unused)
         return self.decider.finish(granted)
+
+    def _count_returned(self, tenant: str, tokens: int) -> None:
+        """Of a tenant that was forgotten meanwhile, too."""
+        if tokens:
+            known = self.policy is None or tenant in self.policy.tenants or tenant in self._tallies
+            self._tallies[tenant if known else ANYONE].returned += tokens
+
+    def _forget(self, tenant: str) -> None:
+        """A tenant of a template is gone; what was counted for it stays in the sum."""
+        self.hand.forget(tenant)
+        tally = self._tallies.pop(tenant, None)
+        if tally is not None:
+            self._tallies[ANYONE].merge(tally)
 
     def lose(self, granted: Granted) -> Awaitable[None] | None:
         """Whoever held it, at a client of a daemon, is gone and said nothing."""
@@ -337,7 +350,8 @@ class Resource:
         )
 
     def tallies(self) -> Rows[Tally]:
-        """By tenant; those that the policy lists and those that asked."""
+        """By tenant; those that the policy lists and those that asked. "*": tenants of templates that
+        are forgotten."""
         names = dict.fromkeys([*(self.policy.tenants if self.policy else ()), *self._tallies])
         return Rows(names, lambda name: self._tallies[name].read(self._lots.get(name)))
 

@@ -72,10 +72,21 @@ class Fallback:
     """Decides in place of one resource."""
 
     def __init__(self, policy: WithoutBursar, period_ns: int) -> None:
-        self.policy = policy
+        self._policy = policy
         self.period_ns = period_ns
         self._safe: dict[str, SafeRate] = {}
         self._kept: dict[str, Kept] = {}
+
+    @property
+    def policy(self) -> WithoutBursar:
+        return self._policy
+
+    @policy.setter
+    def policy(self, policy: WithoutBursar) -> None:
+        """What was counted at another safe rate counts no longer."""
+        if policy != self._policy:
+            self._policy = policy
+            self._safe.clear()
 
     def charge(self, now: int, tenant: str, period: int, tokens: int) -> None:
         """The daemon charged so many (fewer than none: took them back)."""

@@ -62,6 +62,10 @@ class Hand:
         self._decider.end_lot(tenant, lot.granted, Seen(lot.tell(), 0, lot.requests), left)
         return left
 
+    def forget(self, tenant: str) -> None:
+        self.end(tenant)
+        self._sated.discard(tenant)
+
     def end_all(self) -> None:
         for tenant in list(self.lots):
             self.end(tenant)

@@ -50,6 +50,11 @@ class TallyCounter:
         self.refused += amount
         self.refused_requests += requests
 
+    def merge(self, other: TallyCounter) -> None:
+        """What was counted for another tenant, which is forgotten."""
+        for name in self.__slots__:
+            setattr(self, name, getattr(self, name) + getattr(other, name))
+
     def let_through(self, amount: int) -> None:
         """Shadow mode: this would have been refused."""
         self.would_refuse += amount

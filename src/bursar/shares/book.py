@@ -10,6 +10,7 @@ import msgspec
 import numpy as np
 
 from bursar.errors import FormatError, UsageError
+from bursar.policy.values import ANYONE, find_template, is_template
 from bursar.shares.borrowing import (
     NO_CAP,
     TOKENS_MAX,
@@ -24,11 +25,16 @@ from bursar.shares.handout import Handout, Line, TenantTerms, is_full
 from bursar.units import Rate
 from bursar.world import SECOND_NS
 
-ANY_TENANT = "*"
-"""As a tenant of the policy: the terms of every tenant that is not listed."""
-
 _DECAY_STEPS = 16
-_FORGET_EVERY = 64
+FORGET_EVERY = 64
+"""Intervals after which it is looked for tenants that need no entry any more."""
+
+IDLE_NS = 600 * SECOND_NS
+"""A tenant of a template that asked for nothing for so long leaves, whatever it owes or is owed."""
+
+_LEAVERS_MAX = 64
+_SETTLED_MAX = 10_000
+"""Of those at once: many must not hold up an interval."""
 
 
 class TargetBook:
@@ -37,6 +43,9 @@ class TargetBook:
     Invariants, after every method: the records of all tenants sum to zero; the final tokens of a
     handout sum to its tokens, and those of all handouts so far to the capacity times the time
     they were for (rounded down to whole tokens); a tenant that left has no record.
+
+    A tenant has an entry from its first demand on, and as long as it asks or its record is open; so
+    those that the policy lists and nobody uses cost nothing here.
     """
 
     def __init__(
@@ -54,9 +63,12 @@ class TargetBook:
         self.capacity = capacity
         self.number = 0
         self.handout = Handout(0, 0)
-        self._terms: dict[str, Any] = {}
+        self._terms: Mapping[str, Any] = {}
+        self._templates: dict[str, Any] = {}
+        self._listed_weight = 0
         self._needed_first = needed_first
-        self._half_life = None if half_life_ns is None else max(1, half_life_ns // interval_ns)
+        self._half_life: int | None = None
+        self.set_half_life(half_life_ns)
         self._given_for_ns = 0
         self._given = 0
         self._full: set[str] = set()
@@ -68,14 +80,25 @@ class TargetBook:
         self._record = np.zeros(0, np.int64)
         self._previous = np.zeros(0, np.int64)
         self._remainder = np.zeros(0)
+        self._asked_at = np.zeros(0, np.int64)
         self.set_tenants(tenants)
 
     # Tenants
 
     @property
     def tenants(self) -> tuple[str, ...]:
-        """Those with an entry: listed in the policy, or seen under its "*"."""
+        """Those with an entry."""
         return tuple(self._names)
+
+    @property
+    def listed(self) -> list[str]:
+        """Those that the policy names, and the others with an entry."""
+        names = dict.fromkeys(name for name in self._terms if name not in self._templates)
+        return list(names | dict.fromkeys(self._names))
+
+    def __contains__(self, tenant: str) -> bool:
+        """Whether it has an entry."""
+        return tenant in self._slots
 
     def record(self, tenant: str) -> int:
         """What it has lent (positive) or borrowed (negative) in all."""
@@ -86,19 +109,24 @@ class TargetBook:
 
     def terms(self, tenant: str) -> Any:
         """Its terms, or None for a tenant that the policy does not know."""
-        return self._terms.get(tenant) or self._terms.get(ANY_TENANT)
+        found = self._terms.get(tenant)
+        if found is not None and tenant not in self._templates:
+            return found
+        template = find_template(self._templates, tenant)
+        return None if template is None else self._templates[template]
 
     def set_tenants(self, tenants: Mapping[str, Any]) -> None:
-        """The tenants of a policy, or of the next one: who is no longer in it leaves."""
+        """The tenants of a policy and its templates, or of the next one: who is no longer covered
+        leaves."""
         for name, terms in tenants.items():
             if terms.weight < 1:
                 raise UsageError(f"tenant {name!r}: a weight is at least 1, not {terms.weight!r}")
-        self._terms = dict(tenants)
+        self._terms = tenants
+        self._templates = {name: terms for name, terms in tenants.items() if is_template(name)}
+        self._listed_weight = sum(terms.weight for terms in tenants.values())
+        self._listed_weight -= sum(terms.weight for terms in self._templates.values())
         for name in [name for name in self._names if self.terms(name) is None]:
             self.leave(name)
-        for name in tenants:
-            if name != ANY_TENANT:
-                self._enter(name)
         for name in self._names:
             self._write_terms(name)
 
@@ -113,7 +141,7 @@ class TargetBook:
         return slot
 
     def _grow(self, size: int) -> None:
-        for column in ("_weight", "_borrow", "_lend", "_record", "_previous", "_remainder"):
+        for column in ("_weight", "_borrow", "_lend", "_record", "_previous", "_remainder", "_asked_at"):
             old = getattr(self, column)
             new = np.zeros(size, old.dtype)
             new[: len(old)] = old
@@ -141,6 +169,7 @@ class TargetBook:
             self._record,
             self._previous,
             self._remainder,
+            self._asked_at,
         ):
             column[slot] = column[last]
             column[last] = 0
@@ -149,7 +178,8 @@ class TargetBook:
             self._names[slot] = moved
             self._slots[moved] = slot
         count = len(self._names)
-        self._record[:count] = settle(self._record[:count], leaving)
+        if leaving:
+            self._record[:count] = settle(self._record[:count], leaving)
 
     def payback_intervals(self, tenant: str) -> int | None:
         """Within how many intervals `tenant` is paid back, if it and all who owe stay backlogged
@@ -160,13 +190,18 @@ class TargetBook:
         count = len(self._names)
         weight, record = self._weight[:count], self._record[:count]
         # As if everyone were active, and each a token short by rounding: the slowest case.
-        tokens = self.capacity.per(self.interval_ns)
-        initial = np.floor(tokens * weight / weight.sum()).astype(np.int64) - 1
+        tokens, whole = self.capacity.per(self.interval_ns), self._whole_weight()
+        initial = np.floor(tokens * weight / whole).astype(np.int64) - 1
         owing = record < 0
         if (initial[owing] < 2).any():
             return None
-        priority = float((weight / weight.sum())[record > 0].min())
+        priority = float((weight / whole)[record > 0].min())
         return payback_bound(priority, -record[owing], initial[owing])
+
+    def _whole_weight(self) -> float:
+        """Of all that are listed, whether they ask or not, and of the others that are here."""
+        others = [slot for name, slot in self._slots.items() if name not in self._terms]
+        return self._listed_weight + float(self._weight[others].sum())
 
     # Intervals
 
@@ -194,6 +229,8 @@ class TargetBook:
     def close(self, demand: Mapping[str, int]) -> Handout:
         """Close an interval, in which each tenant wanted so many tokens, and hand out the next
         one's. Entries that make no sense are left out and named; the rest is not held up."""
+        if self.number % FORGET_EVERY == 0:
+            self._forget_idle(demand)
         problems: list[str] = []
         slots, wanted = self._active(demand, problems)
         self.number += 1
@@ -218,7 +255,7 @@ class TargetBook:
         self._previous[index] = allocation.final
         self._forget_old_records()
         lines = self._lines(slots, wanted, allocation)
-        self._forget_strangers(demand)
+        self._asked_at[index] = self.number
         self.handout = Handout(self.number, tokens, lines, tuple(problems))
         return self.handout
 
@@ -235,7 +272,7 @@ class TargetBook:
             elif tenant not in self._slots and self.terms(tenant) is None:
                 problems.append(
                     f"tenant {tenant!r} is not in the policy; it has no rule until it is listed there "
-                    f'(or "{ANY_TENANT}" is)'
+                    f'(or "{ANYONE}" is)'
                 )
             else:
                 slots.append(self._enter(tenant))
@@ -256,6 +293,18 @@ class TargetBook:
             self.capacity = capacity
             self._given_for_ns = self._given = 0
 
+    def set_interval(self, interval_ns: int) -> None:
+        """From the next interval on."""
+        if interval_ns < 1:
+            raise UsageError(f"an interval is at least 1 ns, not {interval_ns!r}")
+        if interval_ns != self.interval_ns:
+            self.interval_ns = interval_ns
+            self._given_for_ns = self._given = 0
+
+    def set_half_life(self, half_life_ns: int | None) -> None:
+        """Counted in intervals: set the interval first."""
+        self._half_life = None if half_life_ns is None else max(1, half_life_ns // self.interval_ns)
+
     def _forget_old_records(self) -> None:
         if self._half_life is None:
             return
@@ -268,12 +317,16 @@ class TargetBook:
         amount = -int(-owed * (1 - 2 ** (-step / self._half_life)) // 1)
         self._record[:count] = decay(self._record[:count], min(owed, amount))
 
-    def _forget_strangers(self, active: Mapping[str, int]) -> None:
-        """Tenants known only through "*" that are quiet and owe nothing: memory stays bounded."""
-        if self.number % _FORGET_EVERY or len(self._names) < len(self._terms):
-            return
-        for name, record in self.records().items():
-            if record == 0 and name not in self._terms and name not in active:
+    def _forget_idle(self, demand: Mapping[str, int]) -> None:
+        """Whoever is quiet and owes nothing needs no entry; and whoever no line of the policy names is
+        not waited for for ever."""
+        count = len(self._names)
+        quiet = self._asked_at[:count] < self.number
+        settled = np.flatnonzero(quiet & (self._record[:count] == 0))[:_SETTLED_MAX]
+        gone = np.flatnonzero(self._asked_at[:count] < self.number - IDLE_NS // self.interval_ns)
+        strangers = [name for name in map(self._names.__getitem__, gone.tolist()) if name not in self._terms]
+        for name in [*map(self._names.__getitem__, settled.tolist()), *strangers[:_LEAVERS_MAX]]:
+            if name not in demand:
                 self.leave(name)
 
     def _lines(self, slots: list[int], wanted: list[int], allocation: Allocation) -> dict[str, Line]:
@@ -316,14 +369,15 @@ class TargetBook:
                 "the records in this target's journal do not sum to zero; delete it to begin anew"
             )
         for name, tokens in remembered.items():
-            self._record[self._enter_unknown(name)] = tokens
+            slot = self._enter_unknown(name)  # first: the columns may grow
+            self._record[slot] = tokens
         for name in [name for name in remembered if self.terms(name) is None]:
             self.leave(name)
 
     def _enter_unknown(self, name: str) -> int:
         if self.terms(name) is not None:
             return self._enter(name)
-        self._terms[name] = TenantTerms()
+        terms, self._terms = self._terms, {name: TenantTerms()}
         slot = self._enter(name)
-        del self._terms[name]
+        self._terms = terms
         return slot

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import NamedTuple
 
 from bursar.courier import Alarm
 from bursar.errors import Refused, UsageError
-from bursar.policy import SharePolicy
+from bursar.policy import SharePolicy, ShareTenant
 from bursar.policy.live import LIVE
 from bursar.resource import (
     PLACE_NS,
@@ -17,11 +18,12 @@ from bursar.resource import (
     Issue,
     Offers,
     Seen,
+    Strangers,
     Ticket,
     check_change,
 )
 from bursar.resource.door import Resource
-from bursar.shares.book import TargetBook
+from bursar.shares.book import FORGET_EVERY, TargetBook
 from bursar.shares.enforcer import GateEnforcer
 from bursar.shares.explanation import explain
 from bursar.shares.gate import Gate
@@ -59,6 +61,7 @@ class ShareDecider(Decider):
     when requests come for it: who takes tokens ahead borrows and lends no more than who does not."""
 
     kind = "share"
+    strangers: Strangers
     offers = Offers(lots=True)
     book_class = TargetBook
     gate_class = Gate
@@ -70,14 +73,15 @@ class ShareDecider(Decider):
         self._policy = policy
         capacity = _check_capacity(name, policy)
         self._gate: Gate[Ticket] = self.gate_class(capacity)
+        self.strangers = Strangers(lambda tenant: self.forget(tenant))
         self._book = self.book_class(
-            policy.tenants, capacity, policy.interval_ns, half_life_ns=policy.half_life_ns
+            _read_terms(policy), capacity, policy.interval_ns, half_life_ns=policy.half_life_ns
         )
         self._target = Target(
             world,
             name,
             self._book,
-            GateEnforcer(world.clock, self._gate, lambda: self.collect()),
+            GateEnforcer(world.clock, self._gate, self._look),
             journal=world.journal(f"share-{name}"),
         )
         self._alarm = Alarm(world, f"share.{name}", self._gate.wake_at, self._ring)
@@ -102,10 +106,20 @@ class ShareDecider(Decider):
         leaves: its record is settled against the rest."""
         capacity = _check_capacity(self.name, policy)
         check_change(self._policy, policy, LIVE["share"])
-        self._book.set_tenants(policy.tenants)
+        self._book.set_tenants(_read_terms(policy))
+        self.strangers.part(policy.tenants)
         self._book.set_capacity(capacity)
+        self._book.set_interval(policy.interval_ns)
+        self._book.set_half_life(policy.half_life_ns)
         self._gate.set_capacity(capacity)
         self._policy = policy
+
+    def _look(self) -> None:
+        """An interval ends."""
+        self.collect()
+        if self._book.number % FORGET_EVERY == 0:
+            usage = self._gate.filter.usage
+            self.strangers.keep(lambda tenant: tenant in self._book or tenant in usage)
 
     def is_ready(self) -> bool:
         return self._started
@@ -216,6 +230,10 @@ class ShareDecider(Decider):
 
     def statistics(self) -> ShareStatistics:
         return read_statistics(self._book, self._target.progress)
+
+
+def _read_terms(policy: SharePolicy) -> Mapping[str, ShareTenant]:
+    return {**policy.tenants, **policy.templates} if policy.templates else policy.tenants
 
 
 def _check_capacity(name: str, policy: SharePolicy) -> Rate:

@@ -47,7 +47,7 @@ def read_statistics(book: TargetBook, progress: Progress) -> ShareStatistics:
         skipped=progress.skipped,
         handed_out=progress.tokens,
         tokens=book.handout.tokens,
-        tenants=Rows(book.tenants, lambda name: _read_tenant(book, name)),
+        tenants=Rows(book.listed, lambda name: _read_tenant(book, name)),
         problems=tuple(progress.problems),
     )
 

@@ -210,7 +210,7 @@ class FilterRules:
             if tenant in running:
                 self._filter.change(tenant, now, rate=line.rate, rank=-line.weight)
             else:
-                self._filter.start(Rule(tenant, line.rate, tenant, rank=-line.weight), now)
+                self._filter.start(Rule(tenant, line.rate, tenant, rank=-line.weight, exact=True), now)
 
     def clear(self, now: int) -> None:
         for rule in self._filter.rules:

@@ -14,7 +14,7 @@ from bursar.claims.requirements import Mode, Requirement, Requirements, parse
 from bursar.claims.resource import open_resource
 from bursar.claims.tracker import Dispatch, InProcessTracker
 from bursar.errors import NodeMissingError, Refused, Unknown
-from bursar.policy.values import ClaimPolicy
+from bursar.policy.values import ClaimPolicy, ClaimTenant
 from bursar.resource.door import Resource
 from bursar.sim.faults import Faults
 from bursar.sim.scenario import Boot, Scenario, require
@@ -32,6 +32,9 @@ WAITS = (0.0, 0.2, 1.0)
 KEYED = {"k1": ("a:E",), "k2": ("b:S", "c:E"), "k3": ("d:S",)}
 """What is asked for with a key: the same names at every node."""
 
+LEAVE_NS = 8 * SECOND_NS
+CHANGE_NS = 2 * SECOND_NS
+OUTAGE_NS = 600 * MILLISECOND_NS
 GIVEN_UP = 0.3
 GIVEN_UP_MAX_NS = 600 * MILLISECOND_NS
 """So many callers stop waiting, or leave in the middle of their work, within so long."""
@@ -89,7 +92,7 @@ class ClaimScenario(Scenario):
 
     @property
     def tree(self) -> Tree:
-        return self.sim._surroundings.store.tree
+        return self.sim.tree
 
     async def _boot(self, world: World) -> None:
         def work(dispatch: Dispatch):  # type: ignore[no-untyped-def]
@@ -115,7 +118,10 @@ class ClaimScenario(Scenario):
             await world.clock.sleep(world.random.randrange(0, PAUSE_MAX_NS))
             key = f"{world.name}-{world.incarnation}-{number}"
             names = _write(self._choose(world))
-            id = await resource.verb("submit", tenant=world.name, names=names, key=key)
+            try:
+                id = await resource.verb("submit", tenant=world.name, names=names, key=key)
+            except Unknown:
+                return  # it is being stopped
             self.submitted[id] = None
 
     def _choose(self, world: World) -> Requirements:
@@ -238,6 +244,40 @@ class ClaimScenario(Scenario):
         for id in self.submitted:
             require(self.tree.read(self._layout.released(id)) is not None, f"the task {id} is lost")
             require(self.executed.get(id, 0) >= 1, f"the task {id} was never executed")
+
+
+class LeavingClaimScenario(ClaimScenario):
+    """Instances are stopped in the middle of everything and come back; their terms change while they run,
+    and whoever submits is let in by a template."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.left = 0
+
+    async def _boot(self, world: World) -> None:
+        await super()._boot(world)
+        world.spawn(self._change(world, self.resources[world.name]), "policy")
+        world.spawn(self._leave(world, self.resources[world.name]), "leaving")
+
+    async def _change(self, world: World, resource: Resource) -> None:
+        while True:
+            aging_ns = world.random.randrange(2 * SECOND_NS, 6 * SECOND_NS)
+            templates = {"*": ClaimTenant(weight=world.random.randrange(1, 4))}
+            await resource.reconfigure(
+                ClaimPolicy(name=RESOURCE, dead_holder="requeue", aging_ns=aging_ns, templates=templates)
+            )
+            await world.clock.sleep(world.random.randrange(0, CHANGE_NS))
+
+    async def _leave(self, world: World, resource: Resource) -> None:
+        await world.clock.sleep(world.random.randrange(0, LEAVE_NS))
+        if self.sim.now_ns < self.duration_ns:
+            await resource.stop()
+            self.left += 1
+            self.sim.spawn(self._end(world.name), f"end.{world.name}")
+
+    async def _end(self, name: str) -> None:
+        if self.sim.node(name).up:
+            self.sim.crash(name, OUTAGE_NS)
 
 
 def _write(needs: Requirements) -> list[str]:

@@ -49,19 +49,25 @@ IMPATIENT = 0.05
 WASTEFUL = 0.1
 """How often a caller is cancelled, and how often it used less than it asked for."""
 
+GUESTS = ("guest/1", "guest/2")
+GUEST_LIMIT = 25
+"""Tokens a period of each tenant that a template lets in."""
+
 AHEAD_MAX = CAPACITY * PLACE_NS // PERIOD_NS
 
 
-def make_policy() -> PoolPolicy:
+def make_policy(*, pacing: bool = False, batch: int = BATCH) -> PoolPolicy:
     return PoolPolicy(
         name="pool",
+        templates={"guest/*": PoolTenant(limit=Rate.of(GUEST_LIMIT * SECOND_NS // PERIOD_NS))},
+        pacing=pacing,
         tenants={
             name: PoolTenant(reservation=Rate.of(tokens * SECOND_NS // PERIOD_NS))
             for name, tokens in RESERVATIONS.items()
         },
         capacity=Rate.of(CAPACITY * SECOND_NS // PERIOD_NS),
         period_ns=PERIOD_NS,
-        batch=BATCH,
+        batch=batch,
     )
 
 
@@ -114,6 +120,8 @@ class PoolScenario(Scenario):
         self._looked = 0
         self._total = 0
         self._total_when_healed = 0
+        self._lives = 0
+        self._guests: dict[tuple[str, int, int], int] = {}
 
     def faults(self) -> Faults:
         # There is no network, store or disk in this protocol: crashes, pauses and clocks remain.
@@ -142,7 +150,7 @@ class PoolScenario(Scenario):
         try:
             book.join(tenant, world.random.randrange(0, CAPACITY))
         except Refused:
-            book.leave(tenant)
+            book.join(tenant, 0)
 
     async def _boot_client(self, world: World) -> None:
         book = self.engine_book("pool", world.name, period_ns=PERIOD_NS, batch=BATCH)
@@ -181,9 +189,22 @@ class PoolScenario(Scenario):
         await resource.start()
         self._program = decider
         self._books[world.name] = decider._book
+        self._lives += 1
         for number in range(3):
-            for tenant in RESERVATIONS:
+            for tenant in (*RESERVATIONS, *GUESTS):
                 world.spawn(self._call(world, resource, tenant), f"{tenant}.{number}")
+        world.spawn(self._change_policy(world, resource), "policy")
+
+    async def _change_policy(self, world: World, resource: Resource) -> None:
+        """Now and then; and the program stops to lead, if it does, without ending."""
+        while True:
+            await world.clock.sleep(world.random.randrange(0, 4 * PERIOD_NS))
+            pacing, batch = world.random.random() < 0.3, world.random.choice([1, BATCH, 5 * BATCH])
+            await resource.reconfigure(make_policy(pacing=pacing, batch=batch))
+            if world.random.random() < 0.3 and self._program is not None:
+                operation = self._program._book.resign()
+                if operation is not None:
+                    perform(world.words, operation)
 
     async def _call(self, world: World, resource: Resource, tenant: str) -> None:
         """A caller that acquires, and now and then changes its mind or uses less than it acquired."""
@@ -198,12 +219,12 @@ class PoolScenario(Scenario):
                 continue
             try:
                 async with acquiring as grant:
-                    self._note(grant.period, amount)
+                    self._note(grant.period, amount, tenant)
                     if world.random.random() < WASTEFUL:
                         await self._pause(world)
                         used = world.random.randrange(0, amount)
                         grant.settle(used)
-                        self._note(grant.period, used - amount)
+                        self._note(grant.period, used - amount, tenant)
             except (Refused, Unknown):
                 continue
 
@@ -213,15 +234,21 @@ class PoolScenario(Scenario):
             grant = await acquiring
         except (Refused, Unknown):
             return
-        self._note(grant.period, grant.amount)
+        self._note(grant.period, grant.amount, grant.tenant)
 
     def _spend(self, book: EngineBook, period: int, tokens: int, now: int) -> None:
         if book.take(now, tokens):
             self._note(period, tokens)
 
-    def _note(self, period: int, tokens: int) -> None:
+    def _note(self, period: int, tokens: int, tenant: str = "") -> None:
         if period == 0:
             return  # without a monitor, by what the policy says: charged to no period
+        if tenant in GUESTS:
+            key = tenant, self._lives, period
+            used = self._guests[key] = self._guests.get(key, 0) + tokens
+            require(
+                used <= GUEST_LIMIT, f"{tenant} got {used} in period {period}, its limit is {GUEST_LIMIT}"
+            )
         self.spent[period] = self.spent.get(period, 0) + tokens
         self._total += tokens
 
@@ -249,7 +276,7 @@ class PoolScenario(Scenario):
         ahead = decider.ahead.out
         require(ahead <= AHEAD_MAX, f"{ahead} tokens are out ahead of use, at most {AHEAD_MAX} may be")
         for tenant in RESERVATIONS:
-            book = decider.engine(tenant).book
+            book = decider._engines.open(tenant).engine.book
             report = book._report()
             assert isinstance(report, Write), "reports are written"
             said = unpack_report(report.value).spent

@@ -24,6 +24,7 @@ from bursar.world import MILLISECOND_NS, SECOND_NS, World
 
 CAPACITY = 805
 INTERVAL_NS = 100 * MILLISECOND_NS
+INTERVALS_NS = (INTERVAL_NS, 30 * MILLISECOND_NS, 250 * MILLISECOND_NS)
 TENANTS = {
     "small": ShareTenant(weight=2),
     "even": ShareTenant(weight=2, borrow=240),
@@ -47,12 +48,15 @@ FAIR = 0.25
 AHEAD_MAX = CAPACITY * PLACE_NS // SECOND_NS
 
 
-def make_policy(tenants: Mapping[str, ShareTenant]) -> SharePolicy:
+def make_policy(
+    tenants: Mapping[str, ShareTenant], *, interval_ns: int = INTERVAL_NS, open_to_all: bool = False
+) -> SharePolicy:
     return SharePolicy(
         name="disk",
         tenants=tenants,
+        templates={"*": ShareTenant(weight=2)} if open_to_all else {},
         capacity=Rate.of(CAPACITY),
-        interval_ns=INTERVAL_NS,
+        interval_ns=interval_ns,
         half_life_ns=60 * SECOND_NS,
     )
 
@@ -172,12 +176,16 @@ class ShareScenario(Scenario):
             await world.clock.sleep(PAUSE_NS)
 
     async def _change_tenants(self, world: World, resource: Resource) -> None:
-        """The guest leaves the policy, with whatever it owes or is owed, and returns."""
+        """The guest leaves the policy, with whatever it owes or is owed, and returns, or stays under a
+        template; and intervals get longer and shorter."""
         while True:
             await world.clock.sleep(world.random.randrange(0, 2 * SECOND_NS))
             self._guests = self._calm or not self._guests
             named = [name for name in TENANTS if self._guests or name != "guest"]
-            await resource.reconfigure(make_policy({name: TENANTS[name] for name in named}))
+            tenants = {name: TENANTS[name] for name in named}
+            interval_ns = INTERVAL_NS if self._calm else world.random.choice(INTERVALS_NS)
+            open_to_all = world.random.random() < 0.5
+            await resource.reconfigure(make_policy(tenants, interval_ns=interval_ns, open_to_all=open_to_all))
 
     def crashed(self, name: str) -> None:
         self._resource = None
@@ -197,7 +205,7 @@ class ShareScenario(Scenario):
             return
         self._seen = decider.book.number
         self._check_records(decider.book)
-        self._check_handout(decider.book.handout)
+        self._check_handout(decider.book.handout, decider.book.interval_ns)
         self._check_demand(decider)
 
     def _check_pace(self, decider: CountingDecider) -> None:
@@ -222,11 +230,11 @@ class ShareScenario(Scenario):
             require(terms.borrow is None or record >= -terms.borrow, f"{tenant} owes {-record}")
             require(terms.lend is None or record <= terms.lend, f"{tenant} is owed {record}")
 
-    def _check_handout(self, handout: Handout) -> None:
+    def _check_handout(self, handout: Handout, interval_ns: int) -> None:
         given = sum(line.final for line in handout.lines.values())
         require(given == handout.tokens, f"{given} tokens were handed out of {handout.tokens}")
         if handout.lines:
-            whole = CAPACITY * INTERVAL_NS / SECOND_NS
+            whole = CAPACITY * interval_ns / SECOND_NS
             require(abs(handout.tokens - whole) < 1, f"an interval has {whole} tokens, not {handout.tokens}")
         for tenant, line in handout.lines.items():
             due = min(line.demand, (line.initial + 1) // 2)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from bursar.sim.scenarios.quota.fleet import FleetQuotaScenario, LeavingQuotaScenario
 from bursar.sim.scenarios.quota.small import SmallQuota
 from bursar.sim.scenarios.quota.world import (
     FastQuotaScenario,
@@ -17,6 +18,8 @@ __all__ = [
     "SCENARIO",
     "SMALL_WORLD",
     "FastQuotaScenario",
+    "FleetQuotaScenario",
+    "LeavingQuotaScenario",
     "LossyQuotaScenario",
     "QuotaScenario",
     "SmallQuota",
