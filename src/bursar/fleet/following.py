@@ -25,11 +25,11 @@ from bursar.errors import (
 from bursar.fleet import layout, tenants
 from bursar.fleet.documents import Document, read_document, read_head
 from bursar.fleet.layout import HEAD, MEMBERS, NODES, Head, Member, NodeRecord
+from bursar.fleet.retries import RETRY_NS, persist
 from bursar.policy import Policy, ResourcePolicy
 from bursar.policy.values import Table
-from bursar.world import MILLISECOND_NS, SECOND_NS, Check, Store, Watch, World
+from bursar.world import SECOND_NS, Check, Store, Watch, World
 
-RETRY_NS = 50 * MILLISECOND_NS
 NAMESAKE_NS = 15 * SECOND_NS
 """How long a node waits for the record of a former life to go: longer than a session lasts."""
 
@@ -283,20 +283,4 @@ class Follower:
         return stat is not None
 
     async def _persist(self, attempt: Callable[[], Awaitable[Any]]) -> Any:
-        """Try until the store has answered. What is tried may be done twice."""
-        while True:
-            session = self._world.store.session
-            try:
-                return await attempt()
-            except SessionExpiredError:
-                await self._renew(session)
-            except StoreUnknownError:
-                await self._world.clock.sleep(RETRY_NS)
-
-    async def _renew(self, expired: int) -> None:
-        if self._world.store.session != expired:
-            return
-        try:
-            await self._world.store.renew()
-        except StoreUnknownError:
-            await self._world.clock.sleep(RETRY_NS)
+        return await persist(self._world, attempt)

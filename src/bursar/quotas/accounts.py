@@ -31,7 +31,7 @@ from bursar.quotas.layout import (
 )
 from bursar.quotas.windows import add_horizon, is_over
 from bursar.resource import AMOUNT_MAX
-from bursar.world import MILLISECOND_NS, Check, Create, Store, World
+from bursar.world import MILLISECOND_NS, Check, Create, Operation, Set, Store, World
 
 RETRY_NS = 50 * MILLISECOND_NS
 
@@ -92,9 +92,16 @@ async def _delete(store: Store, path: str) -> None:
         return
 
 
-async def change_limit(store: Store, layout: Layout, account: str, limit: int, live: Sequence[str]) -> Mints:
+async def change_limit(
+    store: Store,
+    layout: Layout,
+    account: str,
+    limit: int,
+    live: Sequence[str],
+    also: Sequence[Operation] = (),
+) -> Mints:
     """The policy says `limit` now: bring the account's total to it, at ledgers that are up. Where that
-    was done before (by another node), what was topped up since stays."""
+    was done before (by another node), what was topped up since stays. `also` is done with it."""
 
     def change(record: AccountRecord) -> int:
         if record.limit == limit:
@@ -102,7 +109,7 @@ async def change_limit(store: Store, layout: Layout, account: str, limit: int, l
         record.limit = limit
         return limit - total(record.mints)
 
-    return (await _change(store, layout, account, live, change))[0]
+    return (await _change(store, layout, account, live, change, also))[0]
 
 
 async def find_changed(store: Store, layout: Layout, limits: Mapping[str, int]) -> list[tuple[str, int]]:
@@ -122,18 +129,28 @@ async def find_changed(store: Store, layout: Layout, limits: Mapping[str, int]) 
 
 
 async def top_up(
-    store: Store, layout: Layout, account: str, amount: int, live: Sequence[str]
+    store: Store,
+    layout: Layout,
+    account: str,
+    amount: int,
+    live: Sequence[str],
+    also: Sequence[Operation] = (),
 ) -> tuple[Mints, Mints]:
     """Add `amount` units (negative: take them out), at ledgers that are up; all mints, and those added.
     Not to be repeated after StoreUnknownError without reading the account."""
-    return await _change(store, layout, account, live, lambda record: max(amount, -total(record.mints)))
+    return await _change(store, layout, account, live, lambda record: max(amount, -total(record.mints)), also)
 
 
 async def _change(
-    store: Store, layout: Layout, account: str, live: Sequence[str], change: Callable[[AccountRecord], int]
+    store: Store,
+    layout: Layout,
+    account: str,
+    live: Sequence[str],
+    change: Callable[[AccountRecord], int],
+    also: Sequence[Operation],
 ) -> tuple[Mints, Mints]:
-    """Add what `change` says to the account; it may change the record too. One compare-and-set. All
-    mints, and those added."""
+    """Add what `change` says to the account; it may change the record too. One compare-and-set, with
+    `also` in its transaction. All mints, and those added."""
     while True:
         data, stat = await store.get(layout.account(account))
         record = read_account(data)
@@ -146,7 +163,7 @@ async def _change(
         if changed == data:
             return record.mints, added
         try:
-            await store.set(layout.account(account), changed, stat.version)
+            await store.transact([Set(layout.account(account), changed, stat.version), *also])
         except VersionError:
             continue
         return record.mints, added

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from typing import TypeVar
 
 from bursar.book import Effects, Record, Send
@@ -27,7 +27,7 @@ from bursar.quotas.messages import Messages
 from bursar.quotas.requests import LEDGER_MARK, Refusal, Taken
 from bursar.quotas.rules import BURSAR, Rules
 from bursar.quotas.tree import Place, Tree
-from bursar.world import MILLISECOND_NS, Message, World
+from bursar.world import MILLISECOND_NS, Message, Operation, World
 
 ResultT = TypeVar("ResultT")
 
@@ -276,12 +276,12 @@ class QuotaCourier:
             account, await accounts.open_account(self.world.store, self.layout, account, limit, ledgers)
         )
 
-    async def set_limit(self, account: str, limit: int) -> None:
-        """What the policy says now, for every node; this one knows at once."""
+    async def set_limit(self, account: str, limit: int, also: Sequence[Operation] = ()) -> None:
+        """What the policy says now, for every node; this one knows at once. `also` is done with it."""
         await self.world.store.sync()  # a session that lags behind may not see what is there
         await self.open_account(account, limit)
         live = [self.book.identity, *await self.tree.live()]
-        mints = await accounts.change_limit(self.world.store, self.layout, account, limit, live)
+        mints = await accounts.change_limit(self.world.store, self.layout, account, limit, live, also)
         self._watcher.learn(account, mints)
 
     def reserve(

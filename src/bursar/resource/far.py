@@ -50,7 +50,7 @@ class Far:
         self._line = Line(world, peers, token, learn=self._learn, recall=self._recall)
 
     async def open(self, timeout_ns: int) -> None:
-        """Learn what the daemon has. Raises UsageError for a wrong token, NetworkError."""
+        """Learn what the daemon has. Raises DeniedError for a wrong token, NetworkError."""
         await self._line.open(timeout_ns)
         for door in self.resources.values():
             await door.start()

@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 
 from bursar.errors import (
     BursarError,
+    DeniedError,
     NetworkError,
     NoAnswerError,
     Refused,
@@ -57,7 +58,7 @@ class Line:
         return self._peers[self._at]
 
     async def open(self, timeout_ns: int) -> None:
-        """Learn what the daemon has. Raises UsageError for a wrong token, NetworkError."""
+        """Learn what the daemon has. Raises DeniedError for a wrong token, NetworkError."""
         until = self.world.clock.now() + timeout_ns
         while True:
             left_ns = until - self.world.clock.now()
@@ -75,8 +76,9 @@ class Line:
 
     async def _open_at(self, peer: str, timeout_ns: int) -> None:
         reply = await self._call(peer, wire.Open(self._token), timeout_ns)
-        if isinstance(reply, wire.Misused):
-            raise UsageError(reply.why)
+        error = read_error(reply)
+        if error is not None:
+            raise error
         assert isinstance(reply, wire.Opened), "asked for"
         self._learn(reply.resources)
 
@@ -251,4 +253,6 @@ def read_error(reply: Message) -> BursarError | None:
             return Unknown(reply.why, fallback=reply.fallback)
         case wire.Misused():
             return UsageError(reply.why)
+        case wire.Denied():
+            return DeniedError(reply.why)
     return None

@@ -14,6 +14,8 @@ from collections.abc import Callable
 from typing import Any
 
 from bursar.errors import PolicyError, StoreError, UsageError
+from bursar.fleet.refusals import Refusals
+from bursar.fleet.register import Register
 from bursar.policy import Policy, load
 from bursar.resource.clients import Clients
 from bursar.runtime import logs
@@ -55,7 +57,8 @@ class Daemon:
         host: Host | None = None
         try:
             host = await Host.open(policy, listen=policy.daemon.listen)
-            daemon = cls(host, Clients(host.world, host.resources, token=token), reports, reload_from)
+            clients = await open_clients(host, token)
+            daemon = cls(host, clients, reports, reload_from)
         except BaseException:
             reports.close()
             if host is not None:
@@ -181,6 +184,20 @@ class Daemon:
             text.add("bursar_alerts_total", "counter", "alerts told", labels, count)
         dropped = "alerts not told, because there were very many"
         text.add("bursar_alerts_dropped_total", "counter", dropped, {}, self._alerts.dropped)
+
+
+async def open_clients(host: Host, token: str | None) -> Clients:
+    """Nobody is let in before it is known who may do what."""
+    rights = Register(host.world, token)
+    await rights.open()
+    rights.start()
+    return Clients(
+        host.world,
+        host.resources,
+        rights=rights,
+        refusals=Refusals(host.clock.now, logs.warning),
+        certified=host.world.sockets.has_tls,
+    )
 
 
 def open_webhook(policy: Policy) -> Webhook | None:

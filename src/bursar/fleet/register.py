@@ -1,0 +1,109 @@
+"""The rights that a node knows: the tokens in the store, followed, and the one in its file.
+
+A token's record is never changed, only made and deleted; so what is followed is which there are. A
+node that cannot reach the store goes on with those that it knows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+
+from bursar.errors import DeniedError, NodeMissingError, SessionExpiredError
+from bursar.fleet import layout
+from bursar.fleet.layout import TOKENS
+from bursar.fleet.retries import persist
+from bursar.fleet.rights import NOBODY, Anybody, Caller, Known, Scope
+from bursar.fleet.tokens import REQUIRED, Token, certificate_id, digest, proves, read_id, read_token
+from bursar.world import World
+
+UNKNOWN = "this token is not known here, was revoked or has expired: pass token=..., or set BURSAR_TOKEN"
+
+
+class Register:
+    """Implements `bursar.fleet.rights.Rights` for one node. `token`: the one of `[daemon] token_file`,
+    whoever shows it may do everything."""
+
+    def __init__(self, world: World, token: str | None = None) -> None:
+        self.tokens: dict[str, Token] = {}
+        self._world = world
+        self._digest = "" if token is None else digest(token)
+        self._required = False
+        self._callbacks: list[Callable[[], None]] = []
+
+    @property
+    def is_open(self) -> bool:
+        """Whether nobody is asked who it is."""
+        return not self._digest and not self._required
+
+    async def open(self) -> None:
+        """Learn what there is, before anybody is let in."""
+        await persist(self._world, self._open)
+
+    async def _open(self) -> None:
+        await layout.prepare(self._world.store)
+        await self._read()
+
+    def start(self) -> None:
+        self._world.spawn(self._follow(), "fleet.tokens")
+
+    def follow(self, changed: Callable[[], None]) -> None:
+        self._callbacks.append(changed)
+
+    # -- telling who asks
+
+    def identify(self, token: str | None, certificate: Iterable[str] = ()) -> Caller:
+        if self.is_open:
+            return Anybody(is_open=lambda: self.is_open)
+        if token is not None:
+            return self._identify_token(token)
+        ids = [id for id in map(certificate_id, certificate) if self._find((id,))]
+        if not ids:
+            raise DeniedError(NOBODY)
+        return Known(self.tokens[ids[0]].name, lambda: self._find(ids))
+
+    def _identify_token(self, text: str) -> Caller:
+        if proves(text, self._digest):
+            return Anybody("token file")
+        id = read_id(text)
+        found = self.tokens.get(id)
+        if found is None or not proves(text, found.digest) or not self._find((id,)):
+            raise DeniedError(UNKNOWN)
+        return Known(found.name, lambda: self._find((id,)))
+
+    def _find(self, ids: Iterable[str]) -> tuple[Scope, ...]:
+        """The scopes of these tokens, as far as they are good now."""
+        wall_ns = self._world.clock.wall()
+        found = [self.tokens.get(id) for id in ids]
+        good = [token for token in found if token is not None and token.is_good(wall_ns)]
+        return good[0].scopes if len(good) == 1 else tuple(scope for token in good for scope in token.scopes)
+
+    # -- following
+
+    async def _follow(self) -> None:
+        while True:
+            watch = await persist(self._world, lambda: self._world.store.watch(TOKENS))
+            try:
+                while True:
+                    await persist(self._world, self._read)
+                    await watch.changed()
+            except SessionExpiredError:
+                continue
+            finally:
+                watch.close()
+
+    async def _read(self) -> None:
+        store = self._world.store
+        await store.sync()
+        try:
+            data, _ = await store.get(TOKENS)
+            names = await store.children(TOKENS)
+        except NodeMissingError:
+            data, names = b"", []
+        tokens = {name: self.tokens.get(name) or await read_token(store, name) for name in names}
+        before = (self._required, self.tokens)
+        self._required = data == REQUIRED or bool(names)
+        self.tokens = {name: token for name, token in tokens.items() if token is not None}
+        if before != (self._required, self.tokens):
+            self._world.trace("fleet.tokens", known=len(self.tokens), required=self._required)
+            for callback in self._callbacks:
+                callback()
