@@ -71,7 +71,7 @@ class Caller(Protocol):
         """Whether it is still somebody: its token was neither revoked nor has it expired."""
 
     def may(self, verb: Verb, resource: str = ALL, tenant: str = ALL) -> bool:
-        """"*" asks for a right over all resources, or all tenants."""
+        """ "*" asks for a right over all resources, or all tenants."""
 
     def may_some(self, verb: Verb, resource: str) -> bool:
         """Whether there may be a tenant of the resource for whom it may."""

@@ -177,9 +177,7 @@ async def make_administrator(store: Store, by: str, at_ns: int) -> str | None:
     if required or stat is None:
         return None
     text = new_text(id := secrets.token_hex(ID_BYTES))
-    token = Token(
-        id=id, scopes=(EVERYTHING,), digest=digest(text), note="administrator", by=by, at_ns=at_ns
-    )
+    token = Token(id=id, scopes=(EVERYTHING,), digest=digest(text), note="administrator", by=by, at_ns=at_ns)
     try:
         await _write(store, token, Set(TOKENS, REQUIRED, stat.version))
     except VersionError:

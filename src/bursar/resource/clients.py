@@ -370,9 +370,7 @@ class Clients:
 
 
 def _write_refusal(refused: Refused) -> wire.Refusal:
-    return wire.Refusal(
-        refused.why, refused.limit, refused.remaining, refused.retry_after, refused.reason
-    )
+    return wire.Refusal(refused.why, refused.limit, refused.remaining, refused.retry_after, refused.reason)
 
 
 def describe(door: Resource) -> wire.Described:
