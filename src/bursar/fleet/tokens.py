@@ -28,6 +28,7 @@ from bursar.world import Create, Delete, Operation, Set, Stat, Store
 PREFIX = "bursar_"
 SECRET_BYTES = 32
 ID_BYTES = 6
+ID_MAX = 64
 TEXT_MAX = 4_096
 """Of what is shown as a token: hashing more would be work that anybody could cause."""
 
@@ -62,7 +63,7 @@ class Token(Record, frozen=True, kw_only=True):
 
 
 def token_path(id: str) -> str:
-    return f"{TOKENS}/{layout.quote_name(id)}"
+    return f"{TOKENS}/{id}"
 
 
 def certificate_id(name: str) -> str:
@@ -72,9 +73,8 @@ def certificate_id(name: str) -> str:
 
 def read_id(text: str) -> str:
     """The id in a token, or in what may be an id already. "" for what cannot be either."""
-    if len(text) > TEXT_MAX:
-        return ""
-    return text.removeprefix(PREFIX).partition("_")[0]
+    id = text[:TEXT_MAX].removeprefix(PREFIX).partition("_")[0]
+    return id if id.isascii() and id.isalnum() and len(id) <= ID_MAX else ""
 
 
 def digest(text: str) -> str:
@@ -99,6 +99,8 @@ async def list_tokens(store: Store) -> list[Token]:
 
 async def read_token(store: Store, name: str) -> Token | None:
     """The record in that node of the folder; None if it is gone, or of a newer build."""
+    if not name:
+        return None
     try:
         found = await layout.fetch(store, f"{TOKENS}/{name}", Token)
     except msgspec.MsgspecError:
@@ -189,7 +191,7 @@ async def revoke_token(store: Store, text: str, *, by: str, at_ns: int) -> Token
     """By its id, or by the token itself, for who has found one. Raises UsageError."""
     await layout.prepare(store)
     await store.sync()
-    token = await read_token(store, layout.quote_name(read_id(text)))
+    token = await read_token(store, read_id(text))
     if token is None:
         raise UsageError("there is no such token; `bursar token list` lists them, with their ids")
     line = audit.record(by, at_ns, "token", token.name, "revoked")
@@ -232,7 +234,7 @@ async def check_join(
     if not await is_required(store):
         return "local"
     shown = [read_id(token)] if token is not None else [certificate_id(name) for name in certificate]
-    found = [await read_token(store, layout.quote_name(id)) for id in shown if id]
+    found = [await read_token(store, id) for id in shown]
     good = [
         each
         for each in found
