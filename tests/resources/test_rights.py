@@ -185,13 +185,15 @@ BREAKS: dict[str, Callable[[pytest.MonkeyPatch], None]] = {
 }
 
 
-@pytest.mark.parametrize("broken", BREAKS)
-async def test_the_table_notices_what_is_not_enforced(
-    place: Wire, broken: str, monkeypatch: pytest.MonkeyPatch
+async def test_the_table_notices_whatever_is_not_enforced(
+    place: Wire, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     uses = tuple(use for use in USES if use.resource in ("budget", "things"))
-    BREAKS[broken](monkeypatch)
-    assert await find_mistakes(place.attempt, uses)
+    assert await find_mistakes(place.attempt, uses) == []
+    for broken, apply in BREAKS.items():
+        with monkeypatch.context() as patch:
+            apply(patch)
+            assert await find_mistakes(place.attempt, uses, most=1), broken
 
 
 async def test_every_verb_of_every_kind_is_in_the_table(place: Wire) -> None:
@@ -248,14 +250,12 @@ async def test_revoking_ends_what_waits_and_recalls_what_was_ahead(place: Wire) 
         waiting = asyncio.create_task(wait_for_claim(claims))
         await have_a_lot(cache)
         world = place.daemon.host.world
-        before = world.clock.now()
         await revoke_token(world.store, id, by="test", at_ns=world.clock.wall())
         async with asyncio.timeout(10):
             with pytest.raises(DeniedError, match="revoked"):
                 await waiting
             while cache.hand.lots:
                 await asyncio.sleep(0.005)
-        print(f"after {(world.clock.now() - before) / 1e6:.0f} ms")
         with pytest.raises(DeniedError):
             await cache.acquire("acme")
         assert cache.try_acquire("acme") is None

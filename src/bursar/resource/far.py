@@ -298,8 +298,8 @@ class FarDecider(Decider):
     async def _fetch_lot(self, tenant: str, amount: int) -> None:
         try:
             await self.door.fetch(tenant, amount)
-        except (Refused, Unknown):
-            # Asking again at once would bring the same.
+        except (Refused, Unknown, UsageError):
+            # Asking again at once would bring the same; `acquire` says what it is.
             await self._world.clock.sleep(REPEAT_NS)
         finally:
             self._fetching.discard(tenant)
