@@ -34,6 +34,7 @@ from bursar.fleet.tokens import create_token, revoke_token
 from bursar.resource import door, guarded, wire
 from bursar.resource.clients import Clients
 from bursar.resource.guarded import NEEDS, Guarded
+from bursar.resource.sessions import Session
 from bursar.runtime import kinds
 from bursar.runtime.client import Bursar
 from bursar.runtime.daemon import Daemon
@@ -47,9 +48,15 @@ class Wire:
 
     def __init__(self, daemon: Daemon) -> None:
         self.daemon = daemon
+        self.closed = False
         self.url = f"bursar://{daemon.host.world.listening}"
         self.clients: dict[Scope, Bursar] = {}
         self.prepared: dict[tuple[str, str, str], Any] = {}
+
+    async def close(self) -> None:
+        if not self.closed:
+            self.closed = True
+            await self.daemon.close()
 
     async def make_token(self, *scopes: Scope) -> tuple[str, str]:
         world = self.daemon.host.world
@@ -148,7 +155,7 @@ async def place(tmp_path: Path) -> AsyncIterator[Wire]:
     yield place
     for b in place.clients.values():
         await b.close()
-    await daemon.close()
+    await place.close()
 
 
 async def test_every_request_with_every_right_is_allowed_or_denied_as_the_table_says(place: Wire) -> None:
@@ -164,7 +171,8 @@ async def _nothing(*_: Any, **__: Any) -> None:
 
 
 BREAKS: dict[str, Callable[[pytest.MonkeyPatch], None]] = {
-    "acquire is not checked": lambda patch: patch.setattr(Guarded, "check", _no),
+    "acquiring is not checked": lambda patch: patch.setattr(Session, "may_acquire", lambda *_: True),
+    "settling is not checked": lambda patch: patch.setattr(Guarded, "check", _no),
     "explain and others are not checked": lambda patch: patch.setattr(Known, "check", _no),
     "verbs are not checked": lambda patch: patch.setattr(Guarded, "_check_need", _nothing),
     "statistics are not cut": lambda patch: patch.setattr(door, "restrict", lambda found, *_: found),
@@ -260,6 +268,28 @@ async def test_revoking_ends_what_waits_and_recalls_what_was_ahead(place: Wire) 
             await cache.acquire("acme")
         assert cache.try_acquire("acme") is None
     assert not place.daemon.host.resources["things"].asking.waiting
+
+
+async def test_a_revoked_client_does_not_go_on_by_itself_as_if_the_daemon_were_away(place: Wire) -> None:
+    id, text = await place.make_token(Scope(tenants=("acme",)))
+    world = place.daemon.host.world
+    async with await connect_soon(place.url, text) as b:
+        cache = b.resource("cache")
+        for _ in range(30):
+            await cache.acquire("acme", wait=1)  # what it may go on with is what it has been granted
+        await asyncio.sleep(1.1)
+        await cache.acquire("acme", wait=1)
+        await revoke_token(world.store, id, by="test", at_ns=world.clock.wall())
+        while not is_denied(await raw_call(b, wire.Alive())):
+            await asyncio.sleep(0.01)
+        for _ in range(12):  # the last of them are answered late
+            with pytest.raises(DeniedError):
+                await cache.acquire("acme")
+        await place.close()
+        for _ in range(3):
+            with pytest.raises(DeniedError):
+                await cache.acquire("acme")
+            assert cache.try_acquire("acme") is None
 
 
 async def wait_for_claim(claims: Any) -> None:

@@ -28,6 +28,7 @@ class Register:
         self._world = world
         self._digest = "" if token is None else digest(token)
         self._required = False
+        self._changes = 0
         self._callbacks: list[Callable[[], None]] = []
 
     @property
@@ -56,26 +57,41 @@ class Register:
             return Anybody(is_open=lambda: self.is_open)
         if token is not None:
             return self._identify_token(token)
-        ids = [id for id in map(certificate_id, certificate) if self._find((id,))]
-        if not ids:
+        known = [id for id in map(certificate_id, certificate) if self._find_good((id,))]
+        if not known:
             raise DeniedError(NOBODY)
-        return Known(self.tokens[ids[0]].name, lambda: self._find(ids))
+        return Known(self.tokens[known[0]].name, self._remember(*known))
 
     def _identify_token(self, text: str) -> Caller:
         if proves(text, self._digest):
             return Anybody("token file")
         id = read_id(text)
         found = self.tokens.get(id)
-        if found is None or not proves(text, found.digest) or not self._find((id,)):
+        if found is None or not proves(text, found.digest) or not self._find_good((id,)):
             raise DeniedError(UNKNOWN)
-        return Known(found.name, lambda: self._find((id,)))
+        return Known(found.name, self._remember(id))
 
-    def _find(self, ids: Iterable[str]) -> tuple[Scope, ...]:
-        """The scopes of these tokens, as far as they are good now."""
+    def _find_good(self, ids: Iterable[str]) -> list[Token]:
         wall_ns = self._world.clock.wall()
         found = [self.tokens.get(id) for id in ids]
-        good = [token for token in found if token is not None and token.is_good(wall_ns)]
-        return good[0].scopes if len(good) == 1 else tuple(scope for token in good for scope in token.scopes)
+        return [token for token in found if token is not None and token.is_good(wall_ns)]
+
+    def _remember(self, *ids: str) -> Callable[[], tuple[Scope, ...]]:
+        """The scopes of these tokens as they are at each call. Every request asks, so they are looked up
+        anew only when tokens were made or revoked, or one of these expires."""
+        changes, expires_ns = -1, 0
+        scopes: tuple[Scope, ...] = ()
+
+        def find() -> tuple[Scope, ...]:
+            nonlocal changes, expires_ns, scopes
+            if changes != self._changes or (expires_ns and self._world.clock.wall() >= expires_ns):
+                good = self._find_good(ids)
+                changes = self._changes
+                expires_ns = min((token.expires_ns for token in good if token.expires_ns), default=0)
+                scopes = tuple(scope for token in good for scope in token.scopes)
+            return scopes
+
+        return find
 
     # -- following
 
@@ -104,6 +120,7 @@ class Register:
         self._required = data == REQUIRED or bool(names)
         self.tokens = {name: token for name, token in tokens.items() if token is not None}
         if before != (self._required, self.tokens):
+            self._changes += 1
             self._world.trace("fleet.tokens", known=len(self.tokens), required=self._required)
             for callback in self._callbacks:
                 callback()

@@ -36,6 +36,14 @@ def matches(pattern: str, name: str) -> bool:
     return pattern == name
 
 
+def _any_matches(patterns: tuple[str, ...], name: str) -> bool:
+    # Every request is checked: a plain loop takes half the time of `any`.
+    for pattern in patterns:  # noqa: SIM110
+        if matches(pattern, name):
+            return True
+    return False
+
+
 class Scope(Record, frozen=True, kw_only=True):
     resources: tuple[str, ...] = (ALL,)
     tenants: tuple[str, ...] = (ALL,)
@@ -46,10 +54,10 @@ class Scope(Record, frozen=True, kw_only=True):
             return False
         if verb == "join":
             return True
-        return self.covers(resource) and any(matches(pattern, tenant) for pattern in self.tenants)
+        return _any_matches(self.resources, resource) and _any_matches(self.tenants, tenant)
 
     def covers(self, resource: str) -> bool:
-        return any(matches(pattern, resource) for pattern in self.resources)
+        return _any_matches(self.resources, resource)
 
     def __str__(self) -> str:
         return f"{'+'.join(self.verbs)} {','.join(self.resources)} {','.join(self.tenants)}"
@@ -119,7 +127,10 @@ class Known:
         return bool(self._find())
 
     def may(self, verb: Verb, resource: str = ALL, tenant: str = ALL) -> bool:
-        return any(scope.allows(verb, resource, tenant) for scope in self._find())
+        for scope in self._find():  # noqa: SIM110  as `_any_matches`
+            if scope.allows(verb, resource, tenant):
+                return True
+        return False
 
     def may_some(self, verb: Verb, resource: str) -> bool:
         return any(verb in scope.verbs and scope.covers(resource) for scope in self._find())

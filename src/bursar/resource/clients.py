@@ -174,12 +174,14 @@ class Clients:
             return await asyncio.shield(under_way[2])
         if len(session.grants) + len(session.taking) >= GRANTS_MAX:
             return wire.Misused(f"this client holds {GRANTS_MAX} grants; release some")
-        found = self._find(session, take.resource)
-        found.check(take.tenant)
-        return await self._take_once(session, found, take)
+        door = self._resources.get(take.resource)
+        if door is None or not session.may_acquire(door, take.tenant):
+            found = self._find(session, take.resource)
+            found.check(take.tenant)
+            door = found.door
+        return await self._take_once(session, door, take)
 
-    async def _take_once(self, session: Session, found: Guarded, take: wire.Take) -> Message:
-        door = found.door
+    async def _take_once(self, session: Session, door: Resource, take: wire.Take) -> Message:
         ticket = Ticket(
             take.tenant,
             take.amount,
@@ -198,7 +200,8 @@ class Clients:
         finally:
             del session.taking[take.number]
             outcome.set_result(answer)
-        found.check(take.tenant)  # it may have waited long
+        if take.number in session.returned:
+            Guarded(door, session.caller).check(take.tenant)  # it may have lost the right meanwhile
         return answer
 
     async def _decide(self, session: Session, door: Resource, ticket: Ticket, number: int) -> Message:

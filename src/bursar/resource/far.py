@@ -13,6 +13,7 @@ from typing import Any
 
 from bursar.errors import (
     BursarError,
+    DeniedError,
     NetworkError,
     NoAnswerError,
     Refused,
@@ -259,8 +260,10 @@ class FarDecider(Decider):
             data=LotPart(number),
         )
 
-    def _go_on(self, ticket: Ticket, why: str) -> Granted | Unknown:
-        """Without an answer: what the policy says."""
+    def _go_on(self, ticket: Ticket, why: str) -> Granted | Unknown | DeniedError:
+        """Without an answer: what the policy says, to those who may ask."""
+        if self._line.denied is not None:
+            return DeniedError(self._line.denied)
         mode = self.fallback.policy.mode
         now, plain = self._world.clock.now(), not ticket.key and not ticket.names
         if plain and self.fallback.allows(now, ticket.tenant, ticket.amount):

@@ -49,6 +49,10 @@ class Line:
         self._settling: dict[tuple[str, str], wire.Settle] = {}
         self._serial = world.incarnation << 32
         self.away = False
+        self.denied: str | None = None
+        """Why the daemon does not take this client's token. Not to be taken for a daemon that is away, after
+        which a client goes on by itself: not even when the answer to a wrong token is late."""
+
         self._returning = False
         self._holding = 0
         self._closed = False
@@ -75,8 +79,14 @@ class Line:
         self.world.spawn(self._keep_alive(), "client.alive")
 
     async def _open_at(self, peer: str, timeout_ns: int) -> None:
-        reply = await self._call(peer, wire.Open(self._token), timeout_ns)
+        try:
+            reply = await self._call(peer, wire.Open(self._token), timeout_ns)
+        except NoAnswerError:
+            if self.denied is None:
+                raise
+            raise DeniedError(self.denied) from None
         error = read_error(reply)
+        self.denied = str(error) if isinstance(error, DeniedError) else None
         if error is not None:
             raise error
         assert isinstance(reply, wire.Opened), "asked for"
