@@ -154,3 +154,14 @@ async def test_a_record_that_cannot_be_read_closes_the_door_and_opens_none(world
     await world.store.create(f"{TOKENS}/abc", b'{"scopes": 7}')
     register = await open_register(world)
     assert not register.is_open and not register.tokens and is_denied(register)
+
+
+async def test_it_goes_on_following_in_a_new_session(world: LiveWorld) -> None:
+    register = await open_register(world)
+    await until(lambda: register.is_open)
+    await world.store.renew()
+    id, _ = await make(world, ACME)
+    await until(lambda: id in register.tokens)
+    await world.store.renew()
+    await revoke_token(world.store, id, by="me", at_ns=world.clock.wall())
+    await until(lambda: id not in register.tokens)

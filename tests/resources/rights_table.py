@@ -34,6 +34,10 @@ acme = { limit = "1k/s" }
 "acme/search" = { limit = "1k/s" }
 globex = { limit = "1k/s", reservation = "100/s" }
 
+[resource.customers]
+kind = "rate"
+servers = { here = "2k/s" }
+
 [resource.disk]
 kind = "share"
 capacity = "1k/s"
@@ -68,9 +72,11 @@ globex = { limit = 100_000 }
 [resource.things]
 kind = "claim"
 """
+"""The tenants of `customers` are set beside it."""
 
 RESOURCES = {
     "cache": "rate",
+    "customers": "rate",
     "disk": "share",
     "records": "pool",
     "budget": "quota",
@@ -113,6 +119,9 @@ USES: tuple[Use, ...] = (
     *(Use("survey", name, "read", "rows", before="grant") for name in ("budget", "monthly")),
     Use("set_limit", "budget", "change", before="grant"),
     Use("fence", "budget", "change", "all"),
+    Use("set_tenants", "customers", "change"),
+    Use("show_tenant", "customers", "read"),
+    Use("list_tenants", "customers", "read", "rows"),
     Use("submit", "things", "acquire"),
     Use("cancel", "things", "acquire", before="task"),
     Use("read", "things", "read", before="task"),

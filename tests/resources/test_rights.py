@@ -130,6 +130,8 @@ def write_request(use: Use, tenant: str, prepared: Any) -> Any:
         "top_up_account": {"account": f"{tenant}{month}", "amount": 1},
         "set_limit": {"tenant": tenant, "limit": 100_000},
         "fence": {"node": "nobody"},
+        "set_tenants": {"tenants": {tenant: {"limit": "1k/s"}}},
+        "show_tenant": {"tenant": tenant},
         "submit": {"tenant": tenant, "names": f"vm-{number}:E"},
         "holders": {"of": "shared"},
         "force_release": {"of": f"nothing-{number}"},
@@ -144,12 +146,13 @@ async def place(tmp_path: Path) -> AsyncIterator[Wire]:
     daemon = await Daemon.open(make_policy(tmp_path, POLICY))
     place = Wire(daemon)
     admin = await place.connect(EVERYTHING)
+    await admin.set_tenants("customers", {tenant: {"limit": "1k/s"} for tenant in TENANTS})
     async with asyncio.timeout(20):
         for name in RESOURCES:
             while not (await admin.statistics(name)).ready:
                 await asyncio.sleep(0.01)
     for tenant in TENANTS:  # so that there is something of everybody's to be seen
-        for name in ("cache", "disk", "records"):
+        for name in ("cache", "customers", "disk", "records"):
             await admin.resource(name).acquire(tenant, wait=2)
         await admin.claim("shared:S", tenant=tenant)
     yield place
@@ -196,7 +199,7 @@ BREAKS: dict[str, Callable[[pytest.MonkeyPatch], None]] = {
 async def test_the_table_notices_whatever_is_not_enforced(
     place: Wire, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    uses = tuple(use for use in USES if use.resource in ("budget", "things"))
+    uses = tuple(use for use in USES if use.resource in ("budget", "things", "customers"))
     assert await find_mistakes(place.attempt, uses) == []
     for broken, apply in BREAKS.items():
         with monkeypatch.context() as patch:
@@ -205,7 +208,7 @@ async def test_the_table_notices_whatever_is_not_enforced(
 
 
 async def test_every_verb_of_every_kind_is_in_the_table(place: Wire) -> None:
-    verbs = {verb for each in place.daemon.host.resources.values() for verb in each.decider.verbs}
+    verbs = {verb for each in place.daemon.host.resources.values() for verb in each.verbs}
     assert verbs == set(NEEDS) == {use.name for use in USES} & set(NEEDS)
 
 
@@ -216,6 +219,24 @@ async def test_whoever_may_do_nothing_with_a_resource_is_not_told_of_it(place: W
         b.resource("thing")
     assert "things" in str(caught.value) and "budget" not in str(caught.value)
     assert (await place.connect(Scope(verbs=("join",)))).resources == ()
+
+
+async def test_tenants_are_set_all_or_none_by_who_may_change_each_of_them(place: Wire) -> None:
+    b = await place.connect(Scope(verbs=("change", "read"), tenants=("acme", "acme/*")))
+    with pytest.raises(DeniedError, match="globex"):
+        await b.set_tenants("customers", {"acme": {"limit": "7/s"}, "globex": {"limit": "7/s"}})
+    with pytest.raises(DeniedError):
+        await b.set_tenants("customers", {"*": {"limit": "7/s"}})
+    await b.set_tenants("customers", {"acme/new": {"limit": "7/s"}})
+    assert set(await b.tenants("customers")) == {"acme", "acme/search", "acme/new"}
+    admin = await place.connect(EVERYTHING)
+    found = await admin.tenants("customers")
+    assert {name: terms["limit"] for name, terms in found.items()} == {
+        **dict.fromkeys(TENANTS, "1k/s"),
+        "acme/new": "7/s",
+    }
+    newest = (await audit.list_entries(place.daemon.host.world.store))[-1]
+    assert (newest.what, newest.by.partition(" ")[0]) == ("tenant", "token")
 
 
 async def test_a_grant_of_another_tenant_is_not_settled_and_stays_as_it_is(place: Wire) -> None:

@@ -8,10 +8,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 
-from bursar.errors import DeniedError, NodeMissingError, SessionExpiredError
+from bursar.errors import DeniedError, NodeMissingError
 from bursar.fleet import layout
 from bursar.fleet.layout import TOKENS
-from bursar.fleet.retries import persist
+from bursar.fleet.retries import follow, persist
 from bursar.fleet.rights import NOBODY, Anybody, Caller, Known, Scope
 from bursar.fleet.tokens import REQUIRED, Token, certificate_id, digest, proves, read_id, read_token
 from bursar.world import World
@@ -96,16 +96,7 @@ class Register:
     # -- following
 
     async def _follow(self) -> None:
-        while True:
-            watch = await persist(self._world, lambda: self._world.store.watch(TOKENS))
-            try:
-                while True:
-                    await persist(self._world, self._read)
-                    await watch.changed()
-            except SessionExpiredError:
-                continue
-            finally:
-                watch.close()
+        await follow(self._world, TOKENS, lambda: persist(self._world, self._read))
 
     async def _read(self) -> None:
         store = self._world.store

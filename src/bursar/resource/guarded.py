@@ -18,15 +18,16 @@ from bursar.resource.door import Resource
 from bursar.resource.only import find_tenant
 from bursar.resource.statistics import Statistics
 
-Of = Literal["all", "tenant", "account", "task", "rows", "accounts"]
+Of = Literal["all", "tenant", "tenants", "account", "task", "rows", "accounts", "table"]
 
 
 @dataclass(frozen=True, slots=True)
 class Need:
     """What a kind's verb takes.
 
-    of   whose right: "all" tenants'; the `tenant` or the `account` among its arguments; that of the
-         task whose `id` is; or only what is answered counts: `rows` with a tenant each, `accounts`
+    of   whose right: "all" tenants'; the `tenant`, all `tenants` or the `account` among its arguments;
+         that of the task whose `id` is; or only what is answered counts: `rows` with a tenant each,
+         `accounts`, a `table` of tenants
     by   it is a change that is recorded: it is told who makes it
     """
 
@@ -40,6 +41,9 @@ NEEDS: Mapping[str, Need] = {
     "set_limit": Need("change", "tenant", by=True),
     "fence": Need("change", "all", by=True),
     "survey": Need("read", "accounts"),
+    "set_tenants": Need("change", "tenants", by=True),
+    "show_tenant": Need("read", "tenant"),
+    "list_tenants": Need("read", "table"),
     "submit": Need("acquire", "tenant"),
     "cancel": Need("acquire", "task"),
     "read": Need("read", "task"),
@@ -111,6 +115,9 @@ class Guarded:
                 self.caller.check(need.verb, name, ALL)
             case "tenant":
                 self.caller.check(need.verb, name, _read_text(given.get("tenant")))
+            case "tenants":
+                for tenant in _read_keys(given.get("tenants")):
+                    self.caller.check(need.verb, name, tenant)
             case "account":
                 account = _read_text(given.get("account"))
                 self.caller.check(need.verb, name, find_tenant(self.door.policy, account))
@@ -124,11 +131,18 @@ class Guarded:
         may = self._filter(need.verb)
         if need.of == "rows":
             return [row for row in answer if may(row["tenant"])]
+        if need.of == "table":
+            tenants = {name: terms for name, terms in answer["tenants"].items() if may(name)}
+            return {**answer, "tenants": tenants}
         if need.of == "accounts":
             return {name: row for name, row in answer.items() if may(find_tenant(self.door.policy, name))}
         if need.of == "task" and isinstance(answer, dict) and not may(answer["tenant"]):
             raise DeniedError(f"{self.caller.name} may not {need.verb} for this task's tenant")
         return answer
+
+
+def _read_keys(value: object) -> list[str]:
+    return [_read_text(key) for key in value] if isinstance(value, Mapping) else [ALL]
 
 
 def _read_text(value: object) -> str:
