@@ -122,8 +122,12 @@ async def test_an_expired_token_is_worth_nothing_from_that_moment_on(world: Live
     _, text = await make(world, ACME, lasts_ns=300_000_000)
     register = await open_register(world)
     caller = register.identify(text)
+    told: list[bool] = []
+    register.follow(lambda: told.append(caller.valid))
     await until(lambda: not caller.valid)
     assert not any(may(caller)) and is_denied(register, text)
+    await until(lambda: bool(told))
+    assert told == [False]
 
 
 async def test_a_certificate_has_the_rights_of_the_record_that_names_it(world: LiveWorld) -> None:

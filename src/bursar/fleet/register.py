@@ -11,10 +11,11 @@ from collections.abc import Callable, Iterable
 from bursar.errors import DeniedError, NodeMissingError
 from bursar.fleet import layout
 from bursar.fleet.layout import TOKENS
+from bursar.fleet.refusals import Refusals
 from bursar.fleet.retries import follow, persist
 from bursar.fleet.rights import NOBODY, Anybody, Caller, Known, Scope
 from bursar.fleet.tokens import REQUIRED, Token, certificate_id, digest, proves, read_id, read_token
-from bursar.world import World
+from bursar.world import SECOND_NS, Trace, World
 
 UNKNOWN = "this token is not known here, was revoked or has expired: pass token=..., or set BURSAR_TOKEN"
 
@@ -23,8 +24,10 @@ class Register:
     """Implements `bursar.fleet.rights.Rights` for one node. `token`: the one of `[daemon] token_file`,
     whoever shows it may do everything."""
 
-    def __init__(self, world: World, token: str | None = None) -> None:
+    def __init__(self, world: World, token: str | None = None, warn: Trace | None = None) -> None:
+        """`warn` writes a line of the log."""
         self.tokens: dict[str, Token] = {}
+        self.refusals = Refusals(world.clock.now, warn or world.trace)
         self._world = world
         self._digest = "" if token is None else digest(token)
         self._required = False
@@ -46,9 +49,13 @@ class Register:
 
     def start(self) -> None:
         self._world.spawn(self._follow(), "fleet.tokens")
+        self._world.spawn(self._watch_expiry(), "fleet.expiry")
 
     def follow(self, changed: Callable[[], None]) -> None:
         self._callbacks.append(changed)
+
+    def note_refused(self, source: str, why: str) -> int:
+        return self.refusals.note(source, why)
 
     # -- telling who asks
 
@@ -111,7 +118,20 @@ class Register:
         self._required = data == REQUIRED or bool(names)
         self.tokens = {name: token for name, token in tokens.items() if token is not None}
         if before != (self._required, self.tokens):
-            self._changes += 1
             self._world.trace("fleet.tokens", known=len(self.tokens), required=self._required)
-            for callback in self._callbacks:
-                callback()
+            self._tell()
+
+    async def _watch_expiry(self) -> None:
+        """A token that expires is worth nothing at once; those who follow are told within a second."""
+        seen_ns = self._world.clock.wall()
+        while True:
+            await self._world.clock.sleep(SECOND_NS)
+            now_ns = self._world.clock.wall()
+            if any(seen_ns < token.expires_ns <= now_ns for token in self.tokens.values()):
+                self._tell()
+            seen_ns = now_ns
+
+    def _tell(self) -> None:
+        self._changes += 1
+        for callback in self._callbacks:
+            callback()

@@ -163,6 +163,10 @@ class Rights(Protocol):
     def identify(self, token: str | None, certificate: Iterable[str] = ()) -> Caller:
         """Raises DeniedError for a token that is not known, or where one is wanted and none is shown."""
 
+    def note_refused(self, source: str, why: str) -> int:
+        """Count that `identify` denied somebody who came from there; for how many nanoseconds the answer
+        is to be kept back (`bursar.fleet.refusals`)."""
+
     def follow(self, changed: Callable[[], None]) -> None:
         """Call `changed()` whenever somebody may have gained or lost a right. It must not block."""
 
@@ -172,6 +176,9 @@ class NoRights:
 
     def identify(self, token: str | None, certificate: Iterable[str] = ()) -> Caller:
         return Anybody()
+
+    def note_refused(self, source: str, why: str) -> int:
+        return 0
 
     def follow(self, changed: Callable[[], None]) -> None:
         """Nothing ever changes."""

@@ -17,7 +17,6 @@ from collections.abc import Awaitable, Mapping
 from typing import Any
 
 from bursar.errors import BursarError, DeniedError, NetworkError, Refused, Unknown, UsageError
-from bursar.fleet.refusals import Refusals
 from bursar.fleet.rights import NO_RIGHTS, Caller, Rights, may_anything
 from bursar.policy.values import PoolPolicy, RatePolicy, suggest
 from bursar.resource import wire
@@ -48,7 +47,6 @@ class Clients:
         resources: Mapping[str, Resource],
         *,
         rights: Rights = NO_RIGHTS,
-        refusals: Refusals | None = None,
         certified: bool = False,
         grace_ns: int = GRACE_NS,
     ) -> None:
@@ -57,7 +55,6 @@ class Clients:
         self._world = world
         self._resources = resources
         self._rights = rights
-        self._refusals = refusals or Refusals(world.clock.now, world.trace)
         self._certified = certified
         self._grace_ns = grace_ns
         self._sessions: dict[str, Session] = {}
@@ -118,7 +115,7 @@ class Clients:
             caller = self._identify(client, token)
         except DeniedError as error:
             self.counts["token_refused"] += 1
-            await self._world.clock.sleep(self._refusals.note(client.partition("/")[0], str(error)))
+            await self._world.clock.sleep(self._rights.note_refused(client.partition("/")[0], str(error)))
             raise
         session = self._begin(client, caller)
         session.heard_at = self._world.clock.now()
@@ -328,6 +325,8 @@ class Clients:
         """Whoever lost a right gets nothing more by it, not even what it has been waiting for; and what
         it has ahead of use is recalled."""
         for session in self._sessions.values():
+            if session.caller.may("acquire"):
+                continue
             for number, (door, ticket, _) in list(session.taking.items()):
                 if not session.may_acquire(door, ticket.tenant):
                     session.note_returned(number)
@@ -348,7 +347,6 @@ class Clients:
     async def _sweep(self) -> None:
         while True:
             await self._world.clock.sleep(SWEEP_NS)
-            self._enforce()  # tokens expire by themselves
             oldest = self._world.clock.now() - self._grace_ns
             for session in list(self._sessions.values()):
                 if session.heard_at < oldest:

@@ -14,7 +14,6 @@ from collections.abc import Callable
 from typing import Any
 
 from bursar.errors import PolicyError, StoreError, UsageError
-from bursar.fleet.refusals import Refusals
 from bursar.fleet.register import Register
 from bursar.policy import Policy, load
 from bursar.resource.clients import Clients
@@ -34,9 +33,11 @@ CLOSE_TIMEOUT_S = 1.8
 class Daemon:
     """One node that serves clients. `reload_from` is the policy file for SIGHUP."""
 
-    def __init__(self, host: Host, clients: Clients, reports: Reports, reload_from: str | None) -> None:
+    def __init__(self, host: Host, rights: Register, reports: Reports, reload_from: str | None) -> None:
         self.host = host
-        self.clients = clients
+        self.rights = rights
+        certified = host.world.sockets.has_tls
+        self.clients = Clients(host.world, host.resources, rights=rights, certified=certified)
         self.counts: Counter[str] = Counter()
         self.metrics_at: Address | None = None
         self._reports = reports
@@ -57,8 +58,7 @@ class Daemon:
         host: Host | None = None
         try:
             host = await Host.open(policy, listen=policy.daemon.listen)
-            clients = await open_clients(host, token)
-            daemon = cls(host, clients, reports, reload_from)
+            daemon = cls(host, await open_rights(host, token), reports, reload_from)
         except BaseException:
             reports.close()
             if host is not None:
@@ -186,18 +186,12 @@ class Daemon:
         text.add("bursar_alerts_dropped_total", "counter", dropped, {}, self._alerts.dropped)
 
 
-async def open_clients(host: Host, token: str | None) -> Clients:
+async def open_rights(host: Host, token: str | None) -> Register:
     """Nobody is let in before it is known who may do what."""
-    rights = Register(host.world, token)
+    rights = Register(host.world, token, logs.warning)
     await rights.open()
     rights.start()
-    return Clients(
-        host.world,
-        host.resources,
-        rights=rights,
-        refusals=Refusals(host.clock.now, logs.warning),
-        certified=host.world.sockets.has_tls,
-    )
+    return rights
 
 
 def open_webhook(policy: Policy) -> Webhook | None:
