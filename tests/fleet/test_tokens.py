@@ -63,6 +63,8 @@ async def test_only_a_hash_of_a_token_is_in_the_store(store: Store) -> None:
     assert not any(
         tokens.proves(wrong, found.digest) for wrong in (text[:-1], text + "x", token.id, secret, "")
     )
+    endless = "x" * (tokens.TEXT_MAX + 1)
+    assert not tokens.proves(endless, tokens.digest(endless)), "hashing has a bound"
     assert not tokens.proves(text, ""), "a record of a certificate is proved by no text"
 
 

@@ -301,8 +301,9 @@ async def test_a_revoked_client_does_not_go_on_by_itself_as_if_the_daemon_were_a
         await asyncio.sleep(1.1)
         await cache.acquire("acme", wait=1)
         await revoke_token(world.store, id, by="test", at_ns=world.clock.wall())
-        while not is_denied(await raw_call(b, wire.Alive())):
-            await asyncio.sleep(0.01)
+        async with asyncio.timeout(10):
+            while not is_denied(await raw_call(b, wire.Alive())):
+                await asyncio.sleep(0.01)
         for _ in range(12):  # the last of them are answered late
             with pytest.raises(DeniedError):
                 await cache.acquire("acme")

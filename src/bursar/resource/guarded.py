@@ -99,9 +99,8 @@ class Guarded:
     async def do(self, verb: str, arguments: Mapping[str, Any]) -> Any:
         """A verb of the kind's own."""
         need = NEEDS.get(verb, UNLISTED)
-        given = {key: value for key, value in arguments.items() if key != "by"}
-        if need.by:
-            given["by"] = self.caller.name
+        # Whatever the caller says of it: who does it is known here.
+        given = {**arguments, "by": self.caller.name} if need.by else arguments
         if not self._may_all(need.verb):
             await self._check_need(need, given)
         answer = await self.door.verb(verb, **given)
