@@ -16,30 +16,30 @@ from collections import Counter
 from collections.abc import Awaitable, Mapping
 from typing import Any
 
-from bursar.errors import BursarError, DeniedError, NetworkError, Refused, Unknown, UsageError
+from bursar.errors import BursarError, DeniedError, Refused, Unknown, UsageError
 from bursar.fleet.rights import NO_RIGHTS, Caller, Rights, may_anything
 from bursar.policy.values import PoolPolicy, RatePolicy, suggest
 from bursar.resource import wire
-from bursar.resource.decider import Seen
+from bursar.resource.client_lots import ClientLots
 from bursar.resource.door import Resource
 from bursar.resource.guarded import Guarded
 from bursar.resource.hand import AHEAD_MAX
-from bursar.resource.lots import Issue
 from bursar.resource.sessions import Held, Out, Session
 from bursar.resource.tickets import Granted, Ticket
-from bursar.world import MILLISECOND_NS, SECOND_NS, Message, World
+from bursar.world import SECOND_NS, Message, World
 
 GRACE_NS = 10 * SECOND_NS
 """A client that said nothing for so long is gone. One that holds something says so more often."""
 
 SWEEP_NS = SECOND_NS
-RECALL_NS = 100 * MILLISECOND_NS
 GRANTS_MAX = 100_000
 DRIFT_PPM = 1_000
 
 
 class Clients:
     """Answers clients from the resources of one node."""
+
+    lots_class = ClientLots
 
     def __init__(
         self,
@@ -58,6 +58,7 @@ class Clients:
         self._certified = certified
         self._grace_ns = grace_ns
         self._sessions: dict[str, Session] = {}
+        self.lots = self.lots_class(world, self._sessions)
 
     def start(self) -> None:
         self._rights.follow(self._enforce)
@@ -160,7 +161,7 @@ class Clients:
 
     async def _take(self, session: Session, take: wire.Take) -> Message:
         for told in take.told:
-            self._hear(session, told)
+            self.lots.hear(session, told)
         held = session.grants.get(take.number)
         if held is not None:
             return self._given(held.granted)
@@ -216,11 +217,11 @@ class Clients:
         self.counts["granted"] += 1
         session.grants[number] = Held(door, ticket.tenant, granted)
         if granted.ahead:
-            door.elsewhere = self
+            door.elsewhere = self.lots
             session.lots[number] = Out(door, ticket.tenant, granted)
         if number in session.returned or self._sessions.get(session.client) is not session:
             await self._return(session, number, granted.amount)
-            self._hear(session, wire.Told(0, number, 0, 0, granted.ahead))
+            self.lots.hear(session, wire.Told(0, number, 0, 0, granted.ahead))
         return self._given(granted)
 
     def _given(self, granted: Granted) -> wire.Given:
@@ -244,7 +245,7 @@ class Clients:
     async def _give_back(self, session: Session, message: wire.GiveBack) -> Message:
         problems: list[BursarError] = []
         for told in message.told:
-            self._hear(session, told)
+            self.lots.hear(session, told)
         for number, unused in message.grants:
             if number in session.grants:
                 try:
@@ -270,55 +271,6 @@ class Clients:
         if ending is not None:
             await ending
 
-    def _hear(self, session: Session, told: wire.Told) -> None:
-        """A lot is over. What its holder says of it is believed as far as it can be true."""
-        out = session.lots.get(told.lot)
-        if out is None or told.serial in out.serials:
-            return  # heard before, or of another life
-        out.serials.add(told.serial)
-        unspent = min(max(0, told.unspent), out.granted.ahead - out.back)
-        out.back += unspent
-        door, decider = out.door, out.door.decider
-        if out.over:
-            decider.take_back(out.tenant, out.granted, unspent)
-            return
-        out.over = True
-        granted, refused = min(max(0, told.granted), out.granted.ahead), max(0, told.refused)
-        door.count_elsewhere(out.tenant, granted, max(0, told.requests), refused, max(0, told.refusals))
-        decider.end_lot(out.tenant, out.granted, Seen(granted, refused), unspent)
-        session.forget_lots(self._world.clock.now())
-
-    async def recall(self, door: Resource, issue: Issue) -> int | None:
-        """End a lot that a client holds: how many tokens came back; None if it did not answer."""
-        session = self._sessions.get(issue.held_by)
-        if session is None:
-            return 0
-        numbers = [number for number, out in self._out_of(session, door) if out.tenant == issue.tenant]
-        back = [await self._recall_lot(session, number) for number in numbers]
-        return None if None in back else sum(tokens or 0 for tokens in back)
-
-    async def _recall_lot(self, session: Session, number: int) -> int | None:
-        try:
-            reply: wire.Recalled = await self._world.network.call(
-                session.client, wire.RECALL_TOPIC, wire.Recall(number), wire.Recalled, RECALL_NS
-            )
-        except NetworkError:
-            return None
-        if reply.told is None:
-            return 0  # over already: what was left of it is on its way
-        self._hear(session, reply.told)
-        return max(0, reply.told.unspent)
-
-    async def recall_all(self, door: Resource) -> None:
-        """The policy of a resource changed: lots that were charged under the old one come back."""
-        for session in list(self._sessions.values()):
-            for number, _ in self._out_of(session, door):
-                await self._recall_lot(session, number)
-
-    def _out_of(self, session: Session, door: Resource) -> list[tuple[int, Out]]:
-        """The lots of a resource that the client may still spend from."""
-        return [(n, out) for n, out in session.list_out(self._world.clock.now()) if out.door is door]
-
     # -- rights that were taken away
 
     def _enforce(self) -> None:
@@ -331,16 +283,8 @@ class Clients:
                 if not session.may_acquire(door, ticket.tenant):
                     session.note_returned(number)
                     door.asking.forsake(ticket)
-            if self._list_lost(session):
-                self._world.spawn(self._recall_lost(session), "clients.recall")
-
-    def _list_lost(self, session: Session) -> list[int]:
-        out = session.list_out(self._world.clock.now())
-        return [number for number, lot in out if not session.may_acquire(lot.door, lot.tenant)]
-
-    async def _recall_lost(self, session: Session) -> None:
-        for number in self._list_lost(session):
-            await self._recall_lot(session, number)
+            if self.lots.list_lost(session):
+                self._world.spawn(self.lots.recall_lost(session), "clients.recall")
 
     # -- clients that go away
 
