@@ -99,7 +99,10 @@ class Wire:
             return DENIED
         if isinstance(reply, wire.Misused) and "there is no resource" in reply.why:
             return DENIED  # it may not even know of it
-        return read_tenants(msgspec.to_builtins(reply)) if use.of == "rows" else ALLOWED
+        shown = read_tenants(msgspec.to_builtins(reply))
+        if use.of == "rows":
+            return shown
+        return f"shows {shown}" if "globex" in shown - {tenant} else ALLOWED
 
 
 async def connect_soon(url: str, text: str) -> Bursar:
@@ -219,6 +222,16 @@ async def test_whoever_may_do_nothing_with_a_resource_is_not_told_of_it(place: W
         b.resource("thing")
     assert "things" in str(caught.value) and "budget" not in str(caught.value)
     assert (await place.connect(Scope(verbs=("join",)))).resources == ()
+
+
+async def test_what_is_said_of_a_tenant_that_is_not_there_names_no_others(place: Wire) -> None:
+    for scope, use in itertools.product(RIGHTS, USES):
+        if use.of == "tenant" and not use.before and "acme/*" in scope.tenants and use.verb in scope.verbs:
+            reply = await place.ask(scope, write_request(use, "acme/zzzzzzzzzzzz", None))
+            assert "globex" not in str(reply), (use, reply)
+    top_up = wire.Do("monthly", "top_up", {"account": "acme/zzzzzzzzzzzz@2000-01", "amount": 1})
+    reply = await place.ask(Scope(verbs=("change",), tenants=("acme/*",)), top_up)
+    assert isinstance(reply, wire.Refusal) and "globex" not in str(reply)
 
 
 async def test_tenants_are_set_all_or_none_by_who_may_change_each_of_them(place: Wire) -> None:

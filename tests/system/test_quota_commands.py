@@ -96,7 +96,7 @@ def test_mistakes_with_a_quota_are_told(tmp_path: Path) -> None:
         (("fence", "b", "--policy", str(policy)), "--yes"),
         (("topup", "acme", "0", "--policy", str(policy)), "other than 0"),
         (("topup", "acme", str(2**64), "--policy", str(policy)), "within 2^63"),
-        (("topup", "nobody", "5", "--policy", str(policy)), "there are acme"),
+        (("topup", "nobody", "5", "--policy", str(policy)), "quota show"),
         (("topup", "acme", "5", "--policy", str(policy)), "no node of this quota is up"),
         (("topup", "acme", "5", "--policy", str(policy), "--resource", "other"), "has llm"),
         (("topup", "acme", "5", "--policy", str(memory)), "SIGHUP"),

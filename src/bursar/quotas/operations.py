@@ -65,8 +65,8 @@ async def top_up(
     known = [read_name(name) for name in await _list(store, layout.accounts)]
     if account not in known:
         raise UsageError(
-            f"no account {account}; there are {', '.join(sorted(known)) or 'none'}. An account begins with "
-            "its first use: until then change its limit in the policy"
+            f"no account {account}: `bursar quota show` lists those there are. An account begins with its "
+            "first use: until then change its limit in the policy"
         )
     ledgers = await _read_live(store, layout)
     if not ledgers:

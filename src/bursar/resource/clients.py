@@ -22,7 +22,7 @@ from bursar.policy.values import PoolPolicy, RatePolicy, suggest
 from bursar.resource import wire
 from bursar.resource.client_lots import ClientLots
 from bursar.resource.door import Resource
-from bursar.resource.guarded import Guarded
+from bursar.resource.guarded import Guarded, write_unknown
 from bursar.resource.hand import AHEAD_MAX
 from bursar.resource.sessions import Held, Out, Session
 from bursar.resource.tickets import Granted, Ticket
@@ -210,6 +210,8 @@ class Clients:
             return wire.Misused(str(error))
         except Refused as refused:
             self.counts["refused"] += 1
+            if refused.reason == "tenant" and not session.caller.may("acquire", door.name):
+                refused = Refused(write_unknown(door, ticket.tenant), reason="tenant")
             return _write_refusal(refused)
         except Unknown as unknown:
             self.counts["unknown"] += 1

@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from bursar.errors import DeniedError
+from bursar.errors import DeniedError, Refused
 from bursar.fleet import rights
 from bursar.fleet.rights import ALL, Caller
 from bursar.resource.decider import Explanation
@@ -79,6 +79,13 @@ class Guarded:
         if not self.caller.may_some(verb, self.door.name):
             self.caller.check(verb, self.door.name, ALL)
 
+    def _check_tenant(self, verb: rights.Verb, tenant: str) -> None:
+        """That it may, and that there is such a tenant: whoever says so otherwise tells of others."""
+        self.caller.check(verb, self.door.name, tenant)
+        policy = self.door.policy
+        if tenant != ALL and not self._may_all(verb) and policy is not None and policy.find(tenant) is None:
+            raise Refused(write_unknown(self.door, tenant), reason="tenant")
+
     async def settle(self, id: str, used: int | None, tenant: str | None = None) -> None:
         """`tenant`: whose the grant is, if that is known."""
         if self.door.settles and not self._may_all("acquire"):
@@ -87,7 +94,7 @@ class Guarded:
         await self.door.settle(id, used)
 
     async def explain(self, tenant: str) -> Explanation:
-        self.caller.check("read", self.door.name, tenant)
+        self._check_tenant("read", tenant)
         return await self.door.explain(tenant)
 
     async def statistics(self) -> Statistics:
@@ -113,13 +120,13 @@ class Guarded:
             case "all":
                 self.caller.check(need.verb, name, ALL)
             case "tenant":
-                self.caller.check(need.verb, name, _read_text(given.get("tenant")))
+                self._check_tenant(need.verb, _read_text(given.get("tenant")))
             case "tenants":
                 for tenant in _read_keys(given.get("tenants")):
                     self.caller.check(need.verb, name, tenant)
             case "account":
                 account = _read_text(given.get("account"))
-                self.caller.check(need.verb, name, find_tenant(self.door.policy, account))
+                self._check_tenant(need.verb, find_tenant(self.door.policy, account))
             case "task":
                 task = await self.door.verb("read", id=given.get("id"))
                 if task is not None:
@@ -138,6 +145,11 @@ class Guarded:
         if need.of == "task" and isinstance(answer, dict) and not may(answer["tenant"]):
             raise DeniedError(f"{self.caller.name} may not {need.verb} for this task's tenant")
         return answer
+
+
+def write_unknown(door: Resource, tenant: str) -> str:
+    """For who may not know of other tenants."""
+    return f'{door.name} has no tenant "{tenant[:100]}" that this caller may know of'
 
 
 def _read_keys(value: object) -> list[str]:
