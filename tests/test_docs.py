@@ -45,12 +45,15 @@ def read_blocks(page: Path) -> list[Block]:
 RUNNABLE = [page for page in PAGES if any(block.mark == "runnable" for block in read_blocks(page))]
 
 
+PORTS = ("7070", "7071", "7072", "7073", "9464", "8000")
+
+
 class Reader:
     """Does what a page says, in a folder of its own, on ports of its own."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
-        self.ports = {port: str(find_free_port()) for port in ("7070", "7071", "7072", "7073", "9464", "8000")}
+        self.ports = {port: str(find_free_port()) for port in PORTS}
         self.environment = {**os.environ, "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}"}
         self.behind: list[subprocess.Popen[str]] = []
 

@@ -47,6 +47,10 @@ def test_the_queue_is_listed_explained_and_changed(tmp_path: Path) -> None:
     assert f"vm-7:E waits for {held}, which holds it exclusively" in why
     assert f"{held}  vm-7:E  ops" in invoke("claims", "holders", "vm-7", "--policy", policy).stdout
     assert "removed" in invoke("claims", "release", "vm-7", "--yes", "--policy", policy).stdout
+    (line,) = invoke("audit", "--policy", policy, "--json", "--what", "release").stdout.splitlines()
+    said = json.loads(line)
+    assert (said["name"], said["detail"]) == ("things", f"vm-7 from {held} of ops")
+    assert said["by"].startswith("cli ")
     assert "nobody holds vm-7" in invoke("claims", "holders", "vm-7", "--policy", policy).stdout
     assert "cancelled" in invoke("tasks", "cancel", waiting, "--policy", policy).stdout
     assert "0 tasks" in invoke("tasks", "list", "--policy", policy).stdout

@@ -37,6 +37,17 @@ async def test_a_hold_is_settled_from_another_node(town: Town) -> None:
     assert await left(one, "beta") == (975, 0, 25)
 
 
+async def test_every_node_knows_whose_a_hold_is_also_when_it_is_settled(town: Town) -> None:
+    one, two = await town.open("a"), await town.open("b")
+    grant = await one.acquire("beta", 40, wait=5.0)
+    assert await one.whose(grant.id) == await two.whose(grant.id) == "beta"
+    await one.settle(grant.id, 25)
+    assert await two.whose(grant.id) == "beta"
+    for unknown in ("a/999", "nowhere/1", "a"):
+        with pytest.raises(UsageError):
+            await two.whose(unknown)
+
+
 async def test_settling_again_is_nothing_with_the_same_number_and_an_error_with_another(town: Town) -> None:
     llm = await town.open("a")
     grant = await llm.acquire("acme", 40, wait=5.0)

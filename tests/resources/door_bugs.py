@@ -4,23 +4,29 @@ from __future__ import annotations
 
 from bursar.rates.resource import RateDecider
 from bursar.resource import Ahead, wire
-from bursar.resource.clients import Clients, Session
+from bursar.resource.client_lots import ClientLots
+from bursar.resource.clients import Clients
 from bursar.resource.decider import Seen
 from bursar.resource.far import Far, FarDecider
 from bursar.resource.hand import Hand
+from bursar.resource.sessions import Session
 from bursar.resource.tickets import Granted, Ticket
 from bursar.sim.scenarios.door import DoorScenario
 from bursar.world import MILLISECOND_NS, World
 
 
-class HearsEverythingTwice(Clients):
-    """Rule 5: a lot that is told of again comes back again."""
-
-    def _hear(self, session: Session, told: wire.Told) -> None:
-        super()._hear(session, told)
+class HearsTwice(ClientLots):
+    def hear(self, session: Session, told: wire.Told) -> None:
+        super().hear(session, told)
         out = session.lots.get(told.lot)
         if out is not None and told.unspent:
             out.door.decider.take_back(out.tenant, out.granted, told.unspent)
+
+
+class HearsEverythingTwice(Clients):
+    """Rule 5: a lot that is told of again comes back again."""
+
+    lots_class = HearsTwice
 
 
 class NoBound(Ahead):

@@ -13,6 +13,7 @@ from typer.testing import CliRunner
 
 import bursar
 from bursar.cli import make_app
+from bursar.cli.visiting import name_visitor
 from bursar.errors import UsageError
 from bursar.policy.values import QuotaPolicy, QuotaTenant
 from bursar.quotas.resource import open_resource
@@ -66,6 +67,14 @@ def test_a_budget_is_shown_topped_up_cut_and_a_lost_node_written_off(tmp_path: P
             assert json.loads(topped.stdout) == {"account": "acme", "limit": 140, "asleep": {}}
             cut = invoke("quota", "topup", "acme", "-10", "--policy", policy)
             assert cut.stdout == "acme: the limit is 130 now\n"
+            lines = invoke("audit", "--policy", policy, "--json").stdout
+            said = [json.loads(line) for line in lines.splitlines() if "policy" not in line]
+            assert [(line["what"], line["name"], line["detail"]) for line in said] == [
+                ("fence", "llm", "b written off"),
+                ("top-up", "llm", "acme: +40"),
+                ("top-up", "llm", "acme: -10"),
+            ]
+            assert {line["by"] for line in said} == {name_visitor()}
             over = invoke("quota", "topup", "acme", str(2**63 - 1), "--policy", policy)
             assert "would pass 2^63 - 1" in str(over.exception)
             b.resource("llm").acquire("acme", 30, wait=5).take().release()
@@ -87,7 +96,7 @@ def test_mistakes_with_a_quota_are_told(tmp_path: Path) -> None:
         (("fence", "b", "--policy", str(policy)), "--yes"),
         (("topup", "acme", "0", "--policy", str(policy)), "other than 0"),
         (("topup", "acme", str(2**64), "--policy", str(policy)), "within 2^63"),
-        (("topup", "nobody", "5", "--policy", str(policy)), "there are acme"),
+        (("topup", "nobody", "5", "--policy", str(policy)), "quota show"),
         (("topup", "acme", "5", "--policy", str(policy)), "no node of this quota is up"),
         (("topup", "acme", "5", "--policy", str(policy), "--resource", "other"), "has llm"),
         (("topup", "acme", "5", "--policy", str(memory)), "SIGHUP"),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Sequence
 
 from bursar.claims.book import Plan
 from bursar.claims.ground import (
@@ -25,7 +26,7 @@ from bursar.errors import (
     TooLargeError,
     Unknown,
 )
-from bursar.world import Delete
+from bursar.world import Delete, Operation
 
 
 class Ending(Waiting):
@@ -187,10 +188,12 @@ class Ending(Waiting):
             return False
         return mine.granting or mine.task.state is State.PENDING or mine.task.attempt != task.attempt
 
-    async def remove_holder(self, id: str, *, requeue: bool = False, only: Task | None = None) -> bool:
+    async def remove_holder(
+        self, id: str, *, requeue: bool = False, only: Task | None = None, also: Sequence[Operation] = ()
+    ) -> bool:
         """Take everything from a task by force, whoever looks after it; its fences are old from now
         on. False if it held nothing, or not what it held in the record `only`: whoever was asked to
-        bury one grant, and slept, does not bury the next."""
+        bury one grant, and slept, does not bury the next. `also` is done with it."""
         for _ in range(END_TRIES):
             await self.desk.repeat(self.world.store.sync)
             found = await self.desk.read_task(id)
@@ -206,7 +209,7 @@ class Ending(Waiting):
             else:
                 plan = self.book.depose(task, version, ended=self.world.clock.wall(), busy=marked)
             try:
-                await self.world.store.transact(self.book.join([plan]))
+                await self.world.store.transact([*self.book.join([plan]), *also])
             except (*Lost, StoreUnknownError):
                 self.book.forget(name for name, _ in task.needs)
                 continue

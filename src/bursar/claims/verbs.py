@@ -24,6 +24,8 @@ from bursar.claims.layout import new_id, task_id
 from bursar.claims.model import PAYLOAD_MAX_BYTES, Outcome, State, Task, check_priority
 from bursar.claims.requirements import check_claim_name, parse
 from bursar.errors import Refused, SessionExpiredError, UsageError
+from bursar.fleet import audit
+from bursar.fleet.layout import AUDIT
 from bursar.policy.values import ClaimPolicy
 from bursar.resource import WAIT_MAX_S, Strangers, check_name, check_tenant
 from bursar.resource.decider import Verb
@@ -134,12 +136,17 @@ class Tasks:
         found = [await desk.read_task(id) for id in ids]
         return [pair[0] for pair in found if pair is not None]
 
-    async def force_release(self, of: str) -> list[str]:
-        """Take a name from everybody who holds it; with it they lose all that they hold."""
-        removed = []
+    async def force_release(self, of: str, by: str = audit.HERE) -> list[str]:
+        """Take a name from everybody who holds it; with it they lose all that they hold. `by`: who does
+        it, for the audit."""
+        store, removed = self._instance.world.store, []
+        await store.ensure(AUDIT)
         for task in await self.holders(of):
-            if await self._instance.remove_holder(task.id):
+            what = f"{of} from {task.id} of {task.tenant}"[: audit.DETAIL_MAX]
+            line = audit.record(by, self._clock.wall(), "release", self.policy.name, what)
+            if await self._instance.remove_holder(task.id, also=[line]):
                 removed.append(task.id)
+        await audit.trim(store)
         return removed
 
     async def tasks(self) -> list[Task]:

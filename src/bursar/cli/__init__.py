@@ -33,6 +33,8 @@ COMMANDS = (
     "tenant",
     "node",
     "store",
+    "token",
+    "audit",
     "simulate",
     "why",
     "tasks",

@@ -9,6 +9,7 @@ import typer
 
 from bursar.cli.exits import EXIT_CODES
 from bursar.cli.tasks import DEFAULT_POLICY, AsJson, PolicyFile, ResourceName, describe, run
+from bursar.cli.visiting import name_visitor
 from bursar.errors import UsageError
 
 
@@ -54,5 +55,5 @@ def release(
     """
     if not yes:
         raise UsageError(f"this takes {name} from whoever uses it: add --yes if you are sure")
-    removed = run(policy, resource, "force_release", of=name)
+    removed = run(policy, resource, "force_release", of=name, by=name_visitor())
     typer.echo("\n".join(f"{id}: removed" for id in removed) or f"nobody holds {name}")

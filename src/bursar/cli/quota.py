@@ -12,6 +12,7 @@ import typer
 from bursar.cli.exits import EXIT_CODES
 from bursar.cli.reaching import DAEMON, At, Authority, Certificate, Key, WhoAsks, read_tls
 from bursar.cli.tasks import DEFAULT_POLICY, AsJson, PolicyFile, ResourceName
+from bursar.cli.visiting import name_visitor
 from bursar.errors import BursarError, UsageError
 
 if TYPE_CHECKING:
@@ -147,7 +148,9 @@ def fence(
     done = _act(
         policy,
         resource,
-        lambda world, quota: operations.fence(world.store, Layout(quota.name), node),
+        lambda world, quota: operations.fence(
+            world.store, Layout(quota.name), node, by=name_visitor(), at_ns=world.clock.wall()
+        ),
     )
     if as_json:
         typer.echo(json.dumps({"fenced": done}))
@@ -177,7 +180,9 @@ def topup(
     async def act(world: World, quota: QuotaPolicy) -> tuple[str, int, dict[str, int]]:
         window, _ = window_of(quota.window, world.clock.wall())
         name = account if "@" in account else account_name(account, window)
-        mints, asleep = await operations.top_up(world.store, Layout(quota.name), name, amount)
+        mints, asleep = await operations.top_up(
+            world.store, Layout(quota.name), name, amount, by=name_visitor(), at_ns=world.clock.wall()
+        )
         return name, total(mints), asleep
 
     name, limit, asleep = _act(policy, resource, act)

@@ -12,6 +12,10 @@ tenants     tenants set one by one
 changes     what may be changed while it runs, shown beforehand
 following   a node in step with its fleet
 identity    which store this is
+retries     a store that may not answer
 rights      who may do what
+tokens      what proves it
+register    the rights that a node knows
+refusals    what wrong tokens cost those who show them
 audit       who did what
 """

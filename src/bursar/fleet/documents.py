@@ -145,6 +145,7 @@ async def write_document(
     except (VersionError, NodeExistsError) as error:
         raise _conflict(head.version, head.version + 1) from error
     await _forget_old(store, version.number)
+    await audit.trim(store)
     return version
 
 

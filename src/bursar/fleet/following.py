@@ -18,18 +18,17 @@ from bursar.errors import (
     BursarError,
     NodeExistsError,
     NodeMissingError,
-    SessionExpiredError,
     StoreUnknownError,
     UsageError,
 )
 from bursar.fleet import layout, tenants
 from bursar.fleet.documents import Document, read_document, read_head
 from bursar.fleet.layout import HEAD, MEMBERS, NODES, Head, Member, NodeRecord
+from bursar.fleet.retries import RETRY_NS, follow, persist
 from bursar.policy import Policy, ResourcePolicy
 from bursar.policy.values import Table
-from bursar.world import MILLISECOND_NS, SECOND_NS, Check, Store, Watch, World
+from bursar.world import SECOND_NS, Check, Store, World
 
-RETRY_NS = 50 * MILLISECOND_NS
 NAMESAKE_NS = 15 * SECOND_NS
 """How long a node waits for the record of a former life to go: longer than a session lasts."""
 
@@ -205,22 +204,12 @@ class Follower:
     # -- following
 
     async def _follow(self, path: str, look: Callable[[], Awaitable[None]]) -> None:
-        """Look at something now, after each of its changes, and after each change of the session: then
-        watches are over, and the node's record is gone."""
-        while True:
-            watch: Watch = await self._persist(lambda: self._world.store.watch(path))
-            session = self._world.store.session
-            if self._entered_in != session:
-                await self._persist(self._enter)
-            try:
-                while self._world.store.session == session:
-                    await look()
-                    if self._world.store.session == session:
-                        await watch.changed()
-            except SessionExpiredError:
-                await self._renew(session)
-            finally:
-                watch.close()
+        await follow(self._world, path, look, self._enter_again)
+
+    async def _enter_again(self, session: int) -> None:
+        """The node's record went with the session before."""
+        if self._entered_in != session:
+            await self._persist(self._enter)
 
     async def _catch_up(self) -> None:
         found = await self._persist(self._read_head)
@@ -283,20 +272,4 @@ class Follower:
         return stat is not None
 
     async def _persist(self, attempt: Callable[[], Awaitable[Any]]) -> Any:
-        """Try until the store has answered. What is tried may be done twice."""
-        while True:
-            session = self._world.store.session
-            try:
-                return await attempt()
-            except SessionExpiredError:
-                await self._renew(session)
-            except StoreUnknownError:
-                await self._world.clock.sleep(RETRY_NS)
-
-    async def _renew(self, expired: int) -> None:
-        if self._world.store.session != expired:
-            return
-        try:
-            await self._world.store.renew()
-        except StoreUnknownError:
-            await self._world.clock.sleep(RETRY_NS)
+        return await persist(self._world, attempt)

@@ -110,6 +110,7 @@ async def set_tenants(
         except (VersionError, NodeExistsError, NodeMissingError):
             continue  # somebody else changed terms meanwhile: look again at what that means for these
         left = {tenant: terms for tenant, terms in left.items() if tenant not in done}
+        await audit.trim(store)
         if not left:
             return head
     raise UsageError("others keep changing terms at the same time; try again")

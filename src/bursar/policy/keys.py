@@ -60,7 +60,7 @@ DAEMON = Record(
             Span(SECOND_NS, MINUTE_NS), "after this silence the store counts it as gone", "10s"
         ),
         "tls": Key(TLS, "certificates; needed to listen beyond loopback"),
-        "token_file": Key(_FILE, "a file with the token that callers must show to change anything"),
+        "token_file": Key(_FILE, "a file with a token: whoever shows it may do everything"),
         "peers": Key(
             Named(
                 _ADDRESS,

@@ -119,10 +119,17 @@ async def _delete(store: Store, path: str) -> None:
 
 
 async def change_limit(
-    store: Store, layout: Layout, account: str, limit: int, live: Sequence[str], guards: Guards = ()
+    store: Store,
+    layout: Layout,
+    account: str,
+    limit: int,
+    live: Sequence[str],
+    guards: Guards = (),
+    also: Sequence[Operation] = (),
 ) -> Mints:
     """The policy says `limit` now: bring the account's total to it, at ledgers that are up. Where that
-    was done before (by another node), what was topped up since stays. Raises OldTermsError."""
+    was done before (by another node), what was topped up since stays. `also` is done with it. Raises
+    OldTermsError."""
 
     def change(record: AccountRecord) -> int:
         if record.limit == limit:
@@ -130,7 +137,7 @@ async def change_limit(
         record.limit = limit
         return limit - total(record.mints)
 
-    return (await _change(store, layout, account, live, change, guards))[0]
+    return (await _change(store, layout, account, live, change, guards, also))[0]
 
 
 async def read_limit(store: Store, layout: Layout, account: str) -> int | None:
@@ -143,11 +150,18 @@ async def read_limit(store: Store, layout: Layout, account: str) -> int | None:
 
 
 async def top_up(
-    store: Store, layout: Layout, account: str, amount: int, live: Sequence[str]
+    store: Store,
+    layout: Layout,
+    account: str,
+    amount: int,
+    live: Sequence[str],
+    also: Sequence[Operation] = (),
 ) -> tuple[Mints, Mints]:
     """Add `amount` units (negative: take them out), at ledgers that are up; all mints, and those added.
     Not to be repeated after StoreUnknownError without reading the account."""
-    return await _change(store, layout, account, live, lambda record: max(amount, -total(record.mints)))
+    return await _change(
+        store, layout, account, live, lambda record: max(amount, -total(record.mints)), also=also
+    )
 
 
 async def _change(
@@ -157,9 +171,10 @@ async def _change(
     live: Sequence[str],
     change: Callable[[AccountRecord], int],
     guards: Guards = (),
+    also: Sequence[Operation] = (),
 ) -> tuple[Mints, Mints]:
-    """Add what `change` says to the account; it may change the record too. One compare-and-set. All
-    mints, and those added."""
+    """Add what `change` says to the account; it may change the record too. One compare-and-set, with
+    `also` in its transaction. All mints, and those added."""
     while True:
         data, stat = await store.get(layout.account(account))
         record = read_account(data)
@@ -172,7 +187,8 @@ async def _change(
         if changed == data:
             return record.mints, added
         try:
-            await _mint(store, account, guards, [Set(layout.account(account), changed, stat.version)])
+            made = Set(layout.account(account), changed, stat.version)
+            await _mint(store, account, guards, [made, *also])
         except VersionError:
             continue
         return record.mints, added

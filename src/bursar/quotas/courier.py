@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from typing import TypeVar
 
 from bursar.book import Effects, Record, Send
@@ -28,7 +28,7 @@ from bursar.quotas.parting import Parting
 from bursar.quotas.requests import LEDGER_MARK, Refusal, Taken
 from bursar.quotas.rules import BURSAR, Rules
 from bursar.quotas.tree import Place, Tree
-from bursar.world import MILLISECOND_NS, Message, World
+from bursar.world import MILLISECOND_NS, Message, Operation, World
 
 ResultT = TypeVar("ResultT")
 
@@ -283,13 +283,15 @@ class QuotaCourier:
         mints = await accounts.open_account(store, self.layout, account, limit, ledgers, guards)
         self._watcher.learn(account, mints)
 
-    async def set_limit(self, account: str, limit: int, guards: Guards) -> None:
-        """What the policy says now, for every node; this one knows at once."""
+    async def set_limit(
+        self, account: str, limit: int, guards: Guards, also: Sequence[Operation] = ()
+    ) -> None:
+        """What the policy says now, for every node; this one knows at once. `also` is done with it."""
         store = self.world.store
         await store.sync()  # a session that lags behind may not see what is there
         await self.open_account(account, limit, guards)
         live = [self.book.identity, *await self.tree.live()]
-        mints = await accounts.change_limit(store, self.layout, account, limit, live, guards)
+        mints = await accounts.change_limit(store, self.layout, account, limit, live, guards, also)
         self._watcher.learn(account, mints)
 
     def reserve(

@@ -55,6 +55,7 @@ class Layout:
     """The paths of one resource."""
 
     def __init__(self, resource: str) -> None:
+        self.resource = resource
         self.root = f"/quotas/{quote(resource, safe='')}"
         self.ledgers = f"{self.root}/ledgers"
         self.fenced = f"{self.root}/fenced"

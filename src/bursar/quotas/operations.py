@@ -1,16 +1,19 @@
 """What an operator does to a quota: write a lost ledger off, add units or take some out.
 
-Both are entries in the store. Every node that is up sees them at once, every other when it returns.
+Both are entries in the store, with a line of the audit that says who made them (`by`, at wall time
+`at_ns`). Every node that is up sees them at once, every other when it returns.
 """
 
 from __future__ import annotations
 
 from bursar.errors import NodeExistsError, NodeMissingError, UsageError
+from bursar.fleet import audit
+from bursar.fleet.layout import AUDIT
 from bursar.quotas import accounts
 from bursar.quotas.layout import Layout, Mints, read_live, read_name
 from bursar.quotas.requests import node_of
 from bursar.resource import AMOUNT_MAX
-from bursar.world import Store
+from bursar.world import Create, Store
 
 
 async def _list(store: Store, folder: str) -> list[str]:
@@ -27,7 +30,7 @@ async def _read_live(store: Store, layout: Layout) -> list[str]:
     return [ledger for _, ledger in sorted(map(read_live, await _list(store, layout.live)))]
 
 
-async def fence(store: Store, layout: Layout, node: str) -> list[str]:
+async def fence(store: Store, layout: Layout, node: str, *, by: str, at_ns: int) -> list[str]:
     """Write off every ledger of a node that is down. Returns those written off now. What they have
     left stays unspent for ever, unless the node comes back with its own ledger."""
     await store.sync()
@@ -40,15 +43,20 @@ async def fence(store: Store, layout: Layout, node: str) -> list[str]:
     if up:
         raise UsageError(f"{', '.join(sorted(up))} is up: stop the node first, its units are not lost")
     done = [ledger for ledger in mine if ledger not in fenced]
+    await store.ensure(AUDIT)
     for ledger in done:
+        line = audit.record(by, at_ns, "fence", layout.resource, f"{ledger} written off")
         try:
-            await store.create(layout.fence(ledger))
+            await store.transact([Create(layout.fence(ledger)), line])
         except NodeExistsError:
             pass  # somebody else has just done it
+    await audit.trim(store)
     return done
 
 
-async def top_up(store: Store, layout: Layout, account: str, amount: int) -> tuple[Mints, dict[str, int]]:
+async def top_up(
+    store: Store, layout: Layout, account: str, amount: int, *, by: str, at_ns: int
+) -> tuple[Mints, dict[str, int]]:
     """Add units to an account (negative: take out what is unspent), at nodes that are up. Its mints, and
     what had to go to ledgers that are not up: to make up for a cut that they may still owe."""
     if not -AMOUNT_MAX <= amount <= AMOUNT_MAX or amount == 0:
@@ -57,11 +65,14 @@ async def top_up(store: Store, layout: Layout, account: str, amount: int) -> tup
     known = [read_name(name) for name in await _list(store, layout.accounts)]
     if account not in known:
         raise UsageError(
-            f"no account {account}; there are {', '.join(sorted(known)) or 'none'}. An account begins with "
-            "its first use: until then change its limit in the policy"
+            f"no account {account}: `bursar quota show` lists those there are. An account begins with its "
+            "first use: until then change its limit in the policy"
         )
     ledgers = await _read_live(store, layout)
     if not ledgers:
         raise UsageError("no node of this quota is up: start one, it takes the units in")
-    mints, added = await accounts.top_up(store, layout, account, amount, ledgers)
+    await store.ensure(AUDIT)
+    line = audit.record(by, at_ns, "top-up", layout.resource, f"{account}: {amount:+}")
+    mints, added = await accounts.top_up(store, layout, account, amount, ledgers, [line])
+    await audit.trim(store)
     return mints, {ledger: units for ledger, units in added if ledger not in ledgers}

@@ -215,6 +215,9 @@ class QuotaDecider(Decider):
     async def settle(self, id: str, used: int | None) -> None:
         await self._settling.settle(id, None if used is None else check_used(used))
 
+    async def whose(self, id: str) -> str:
+        return await self._settling.whose(id)
+
     def _renew_holds(self) -> None:
         """Holds of an earlier life, of which nobody knows since when, or of another expiry: their time
         begins anew."""

@@ -6,6 +6,8 @@ can settle, from anywhere. The ledger answers from its lines: what it has settle
 
 from __future__ import annotations
 
+from typing import Any
+
 from bursar.errors import NetworkError, Unknown, UsageError
 from bursar.quotas.balances import Hold
 from bursar.quotas.courier import QuotaCourier
@@ -21,6 +23,17 @@ class Settle(Message, frozen=True):
     ledger: str
     hold: int
     used: int | None
+
+
+class Whose(Message, frozen=True):
+    """Which tenant is your hold of?"""
+
+    ledger: str
+    hold: int
+
+
+class Belongs(Message, frozen=True):
+    tenant: str
 
 
 class Settled(Message, frozen=True):
@@ -53,7 +66,16 @@ class Settling:
         self._topic = f"{courier.topic}/settle"
 
     def start(self) -> None:
-        self._world.network.serve(self._topic, Settle, self._serve)
+        self._world.network.serve(self._topic, Settle | Whose, self._serve)
+
+    async def whose(self, id: str) -> str:
+        """The tenant of a grant."""
+        ledger, number = read_id(id)
+        if ledger == self._courier.book.identity:
+            return self._find(number).tenant
+        reply = await self._ask(ledger, Whose(ledger, number), Belongs | Wrong)
+        assert isinstance(reply, Belongs), "asked for"
+        return reply.tenant
 
     async def settle(self, id: str, used: int | None) -> None:
         ledger, number = read_id(id)
@@ -63,22 +85,28 @@ class Settling:
             await self._settle_there(ledger, number, used)
 
     async def _serve(self, sender: str, message: Message) -> Message:
-        assert isinstance(message, Settle), "the network passes nothing else"
+        assert isinstance(message, Settle | Whose), "the network passes nothing else"
         if message.ledger != self._courier.book.identity:
             return Wrong(f"the ledger {message.ledger} is no longer kept at this node")
         try:
+            if isinstance(message, Whose):
+                return Belongs(self._find(message.hold).tenant)
             await self._settle_here(message.hold, message.used)
         except UsageError as error:
             return Wrong(str(error))
         return Settled()
 
-    async def _settle_here(self, number: int, used: int | None) -> None:
+    def _find(self, number: int) -> Hold:
         hold = self._courier.book.ledger.find_hold(number)
         if hold is None:
             raise UsageError(
                 f"no grant {make_id(self._courier.book.identity, number)} is known: it ended long ago, or "
                 'was charged in full when its node crashed (mode = "fast")'
             )
+        return hold
+
+    async def _settle_here(self, number: int, used: int | None) -> None:
+        hold = self._find(number)
         wanted = hold.amount if used is None else used
         if hold.used is None:
             self._courier.settle(hold, min(wanted, hold.amount))
@@ -88,11 +116,13 @@ class Settling:
             raise UsageError(_explain(hold, wanted))
 
     async def _settle_there(self, ledger: str, number: int, used: int | None) -> None:
+        await self._ask(ledger, Settle(ledger, number, used), Settled | Wrong)
+
+    async def _ask(self, ledger: str, message: Message, replies: Any) -> Message:
         await self._check_ledger(ledger)
-        ask = Settle(ledger, number, used)
         try:
-            reply: Settled | Wrong = await self._world.network.call(
-                node_of(ledger), self._topic, ask, Settled | Wrong, ANSWER_NS
+            reply: Message = await self._world.network.call(
+                node_of(ledger), self._topic, message, replies, ANSWER_NS
             )
         except NetworkError as error:
             raise Unknown(
@@ -100,6 +130,7 @@ class Settling:
             ) from error
         if isinstance(reply, Wrong):
             raise UsageError(reply.why)
+        return reply
 
     async def _check_ledger(self, ledger: str) -> None:
         courier = self._courier

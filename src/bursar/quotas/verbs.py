@@ -8,6 +8,8 @@ from typing import Any
 import msgspec
 
 from bursar.errors import Unknown, UsageError
+from bursar.fleet import audit
+from bursar.fleet.layout import AUDIT
 from bursar.quotas import accounts, operations
 from bursar.quotas.chains import Chains
 from bursar.quotas.courier import QuotaCourier
@@ -18,6 +20,8 @@ from bursar.resource.decider import Verb
 
 
 class Verbs:
+    """`by`: who does it, for the audit. Whoever asks over the wire does not say it: the daemon knows."""
+
     def __init__(self, courier: QuotaCourier, chains: Chains, watch: Watch) -> None:
         self._courier = courier
         self._chains = chains
@@ -31,7 +35,7 @@ class Verbs:
             "survey": self.survey,
         }
 
-    async def top_up(self, account: str, amount: int) -> Mapping[str, Any]:
+    async def top_up(self, account: str, amount: int, by: str = audit.HERE) -> Mapping[str, Any]:
         """Add units to an account, or take unspent ones out. `account` is a tenant (then its present
         window is meant) or an account that `survey` names. Doing it twice adds twice."""
         check_name("account", account)
@@ -39,27 +43,33 @@ class Verbs:
             raise UsageError(f"amount must be a whole number, not {amount!r}")
         name = account if "@" in account else self._chains.account(account)
         store, layout = self._courier.world.store, self._courier.layout
-        mints, asleep = await operations.top_up(store, layout, name, amount)
+        mints, asleep = await operations.top_up(store, layout, name, amount, by=by, at_ns=self._wall())
         return {"account": name, "limit": accounts.total(mints), "asleep": asleep}
 
-    async def set_limit(self, tenant: str, limit: int) -> Mapping[str, Any]:
+    async def set_limit(self, tenant: str, limit: int, by: str = audit.HERE) -> Mapping[str, Any]:
         """Top up or cut the tenant's account of this window, for every node. A cut takes what is
         unspent; what was used already stays used."""
         self._chains.find(tenant)  # raises for a tenant that the policy does not list
         if not isinstance(limit, int) or isinstance(limit, bool) or not 0 <= limit <= AMOUNT_MAX:
             raise UsageError(f"limit must be a whole number from 0 to 2^63 - 1, not {limit!r}")
         account = self._chains.account(tenant)
+        await self._courier.world.store.ensure(AUDIT)
+        name = self._courier.layout.resource
+        line = audit.record(by, self._wall(), "limit", name, f"{account}: {limit}")
         try:
-            await self._courier.set_limit(account, limit, self._courier.world.fleet.guards())
+            await self._courier.set_limit(account, limit, self._courier.world.fleet.guards(), [line])
         except accounts.OldTermsError as error:
             raise Unknown(str(error)) from error
         return {"account": account, "limit": self._chains.limit(account)}
 
-    async def fence(self, node: str) -> Mapping[str, Any]:
+    async def fence(self, node: str, by: str = audit.HERE) -> Mapping[str, Any]:
         """Write off what a node that is gone has left."""
         check_name("node", node)
         store, layout = self._courier.world.store, self._courier.layout
-        return {"fenced": await operations.fence(store, layout, node)}
+        return {"fenced": await operations.fence(store, layout, node, by=by, at_ns=self._wall())}
+
+    def _wall(self) -> int:
+        return self._courier.world.clock.wall()
 
     async def survey(self) -> Mapping[str, Any]:
         """Ask every node what it has; the audit of every account."""

@@ -3,97 +3,65 @@
 A session begins with a client's first word and ends some time after its last. What it still holds
 then is handed to the kind (`Decider.lose`), but for what can be settled by its id: that expires by
 its policy alone.
+
+Who a client is, it says once, with a token or by its certificate; what it may do is looked up for each
+of its requests (`bursar.fleet.rights`). A client that lost its right is told that it must open a
+session: it can still give back what it holds, and is forgotten like one that is gone.
 """
 
 from __future__ import annotations
 
 import asyncio
-import hmac
 from collections import Counter
 from collections.abc import Awaitable, Mapping
-from dataclasses import dataclass, field
 from typing import Any
 
-from bursar.errors import BursarError, NetworkError, Refused, Unknown, UsageError
+from bursar.errors import BursarError, DeniedError, Refused, Unknown, UsageError
+from bursar.fleet.rights import NO_RIGHTS, Caller, Rights, may_anything
 from bursar.policy.values import PoolPolicy, RatePolicy, suggest
 from bursar.resource import wire
-from bursar.resource.decider import Seen
+from bursar.resource.client_lots import ClientLots
 from bursar.resource.door import Resource
+from bursar.resource.guarded import Guarded, write_unknown
 from bursar.resource.hand import AHEAD_MAX
-from bursar.resource.lots import Issue
+from bursar.resource.sessions import Held, Out, Session
 from bursar.resource.tickets import Granted, Ticket
-from bursar.world import MILLISECOND_NS, SECOND_NS, Message, World
+from bursar.world import SECOND_NS, Message, World
 
 GRACE_NS = 10 * SECOND_NS
 """A client that said nothing for so long is gone. One that holds something says so more often."""
 
 SWEEP_NS = SECOND_NS
-RECALL_NS = 100 * MILLISECOND_NS
 GRANTS_MAX = 100_000
-RETURNED_MAX = 1_000
-LOTS_KEPT = 1_000
 DRIFT_PPM = 1_000
-
-
-@dataclass(slots=True)
-class Held:
-    """A grant that a client holds."""
-
-    door: Resource
-    tenant: str
-    granted: Granted
-
-
-@dataclass(slots=True)
-class Out:
-    """A lot that a client holds, or held: what comes back of it is never more than it was."""
-
-    door: Resource
-    tenant: str
-    granted: Granted
-    over: bool = False
-    back: int = 0
-    serials: set[int] = field(default_factory=set)
-
-
-class Session:
-    """One client. Everything is known by the client's numbers; `taking` are those under way, `returned`
-    those that came back before they were granted, and so never are."""
-
-    def __init__(self, client: str, now: int) -> None:
-        self.client = client
-        self.opened = False
-        self.heard_at = now
-        self.grants: dict[int, Held] = {}
-        self.lots: dict[int, Out] = {}
-        self.taking: dict[int, tuple[Resource, Ticket, asyncio.Future[Message]]] = {}
-        self.returned: dict[int, None] = {}
-
-    def note_returned(self, number: int) -> None:
-        self.returned[number] = None
-        if len(self.returned) > RETURNED_MAX:
-            del self.returned[next(iter(self.returned))]
 
 
 class Clients:
     """Answers clients from the resources of one node."""
+
+    lots_class = ClientLots
 
     def __init__(
         self,
         world: World,
         resources: Mapping[str, Resource],
         *,
-        token: str | None = None,
+        rights: Rights = NO_RIGHTS,
+        certified: bool = False,
         grace_ns: int = GRACE_NS,
     ) -> None:
+        """`certified`: the network has checked clients' names against their certificates."""
         self.counts: Counter[str] = Counter()
         self._world = world
         self._resources = resources
-        self._token = token
+        self._rights = rights
+        self._certified = certified
         self._grace_ns = grace_ns
         self._sessions: dict[str, Session] = {}
+        self.lots = self.lots_class(world, self._sessions)
 
     def start(self) -> None:
+        self._rights.follow(self._enforce)
         self._world.network.serve(wire.TOPIC, wire.Requests, self._answer, anyone=True)
         self._world.spawn(self._sweep(), "clients.sweep")
 
@@ -103,14 +71,14 @@ class Clients:
         return sum(len(session.grants) for session in self._sessions.values())
 
     async def _answer(self, client: str, message: Any) -> Message:
-        session = self._sessions.get(client)
-        if session is None:
-            session = self._sessions[client] = Session(client, self._world.clock.now())
-        session.heard_at = self._world.clock.now()
-        if self._token is not None and not session.opened and not isinstance(message, wire.Open):
-            return wire.NotOpened()
         try:
-            return await self._handle(session, message)
+            if isinstance(message, wire.Open):
+                return await self._open(client, message.token)
+            session = self._find_session(client, isinstance(message, wire.GiveBack))
+            return wire.NotOpened() if session is None else await self._handle(session, message)
+        except DeniedError as error:
+            self.counts["denied"] += 1
+            return wire.Denied(str(error))
         except UsageError as error:
             return wire.Misused(str(error))
         except Refused as refused:
@@ -118,50 +86,82 @@ class Clients:
         except Unknown as unknown:
             return wire.Uncertain(unknown.why, unknown.fallback)
 
+    def _find_session(self, client: str, gives_back: bool) -> Session | None:
+        """None: say first who you are. Without rights nobody need."""
+        session = self._sessions.get(client)
+        if session is None:
+            try:
+                session = self._begin(client, self._identify(client, None))
+            except DeniedError:
+                return None
+        if session.caller.valid:
+            session.heard_at = self._world.clock.now()
+            return session
+        return session if gives_back else None
+
+    def _identify(self, client: str, token: str | None) -> Caller:
+        # Before the slash is the name in the certificate, behind it what tells its processes apart.
+        names = (client.partition("/")[0],) if self._certified else ()
+        return self._rights.identify(token, names)
+
+    def _begin(self, client: str, caller: Caller) -> Session:
+        session = self._sessions.get(client)
+        if session is None:
+            session = self._sessions[client] = Session(client, caller, self._world.clock.now())
+        session.caller = caller
+        return session
+
+    async def _open(self, client: str, token: str | None) -> Message:
+        try:
+            caller = self._identify(client, token)
+        except DeniedError as error:
+            self.counts["token_refused"] += 1
+            await self._world.clock.sleep(self._rights.note_refused(client.partition("/")[0], str(error)))
+            raise
+        session = self._begin(client, caller)
+        session.heard_at = self._world.clock.now()
+        known = {name: door for name, door in self._resources.items() if may_anything(caller, name)}
+        return wire.Opened({name: describe(door) for name, door in known.items()})
+
     async def _handle(self, session: Session, message: Any) -> Message:
         match message:
             case wire.Take():
                 return await self._take(session, message)
             case wire.GiveBack():
                 return await self._give_back(session, message)
-            case wire.Open():
-                return self._open(session, message)
             case wire.Settle():
-                session.grants.pop(message.number, None)
-                await self._find(message.resource).settle(message.id, message.used)
-                return wire.Done()
+                return await self._settle(session, message)
             case wire.Explain():
-                return wire.Explained(await self._find(message.resource).explain(message.tenant))
+                return wire.Explained(await self._find(session, message.resource).explain(message.tenant))
             case wire.Count():
-                return wire.Counted(await self._find(message.resource).statistics())
+                return wire.Counted(await self._find(session, message.resource).statistics())
             case wire.Do():
-                return wire.Done(await self._find(message.resource).verb(message.verb, **message.arguments))
+                found = self._find(session, message.resource)
+                return wire.Done(await found.do(message.verb, message.arguments))
             case wire.Alive():
                 return wire.Done()
         raise AssertionError("the network passes nothing else")
 
-    def _find(self, name: str) -> Resource:
+    def _find(self, session: Session, name: str) -> Guarded:
         resource = self._resources.get(name)
-        if resource is None:
-            raise UsageError(
-                f"there is no resource {name[:100]!r} here{suggest(name[:100], self._resources)}"
-            )
-        return resource
+        if resource is None or not may_anything(session.caller, name):
+            known = [each for each in self._resources if may_anything(session.caller, each)]
+            raise UsageError(f"there is no resource {name[:100]!r} here{suggest(name[:100], known)}")
+        return Guarded(resource, session.caller)
 
-    def _open(self, session: Session, message: wire.Open) -> Message:
-        if self._token is not None and not hmac.compare_digest(
-            self._token.encode(), (message.token or "").encode()
-        ):
-            self.counts["token_refused"] += 1
-            raise UsageError("this daemon wants a token: pass token=..., or set BURSAR_TOKEN")
-        session.opened = True
-        return wire.Opened({name: describe(door) for name, door in self._resources.items()})
+    async def _settle(self, session: Session, message: wire.Settle) -> Message:
+        held = session.grants.get(message.number)
+        known = held is not None and held.granted.id == message.id and held.door.name == message.resource
+        tenant = held.tenant if known and held is not None else None
+        await self._find(session, message.resource).settle(message.id, message.used, tenant)
+        session.grants.pop(message.number, None)
+        return wire.Done()
 
     # -- granting
 
     async def _take(self, session: Session, take: wire.Take) -> Message:
         for told in take.told:
-            self._hear(session, told)
+            self.lots.hear(session, told)
         held = session.grants.get(take.number)
         if held is not None:
             return self._given(held.granted)
@@ -172,7 +172,12 @@ class Clients:
             return await asyncio.shield(under_way[2])
         if len(session.grants) + len(session.taking) >= GRANTS_MAX:
             return wire.Misused(f"this client holds {GRANTS_MAX} grants; release some")
-        return await self._take_once(session, self._find(take.resource), take)
+        door = self._resources.get(take.resource)
+        if door is None or not session.may_acquire(door, take.tenant):
+            found = self._find(session, take.resource)
+            found.check(take.tenant)
+            door = found.door
+        return await self._take_once(session, door, take)
 
     async def _take_once(self, session: Session, door: Resource, take: wire.Take) -> Message:
         ticket = Ticket(
@@ -193,6 +198,8 @@ class Clients:
         finally:
             del session.taking[take.number]
             outcome.set_result(answer)
+        if take.number in session.returned:
+            Guarded(door, session.caller).check(take.tenant)  # it may have lost the right meanwhile
         return answer
 
     async def _decide(self, session: Session, door: Resource, ticket: Ticket, number: int) -> Message:
@@ -203,6 +210,8 @@ class Clients:
             return wire.Misused(str(error))
         except Refused as refused:
             self.counts["refused"] += 1
+            if refused.reason == "tenant" and not session.caller.may("acquire", door.name):
+                refused = Refused(write_unknown(door, ticket.tenant), reason="tenant")
             return _write_refusal(refused)
         except Unknown as unknown:
             self.counts["unknown"] += 1
@@ -210,11 +219,11 @@ class Clients:
         self.counts["granted"] += 1
         session.grants[number] = Held(door, ticket.tenant, granted)
         if granted.ahead:
-            door.elsewhere = self
+            door.elsewhere = self.lots
             session.lots[number] = Out(door, ticket.tenant, granted)
         if number in session.returned or self._sessions.get(session.client) is not session:
             await self._return(session, number, granted.amount)
-            self._hear(session, wire.Told(0, number, 0, 0, granted.ahead))
+            self.lots.hear(session, wire.Told(0, number, 0, 0, granted.ahead))
         return self._given(granted)
 
     def _given(self, granted: Granted) -> wire.Given:
@@ -238,7 +247,7 @@ class Clients:
     async def _give_back(self, session: Session, message: wire.GiveBack) -> Message:
         problems: list[BursarError] = []
         for told in message.told:
-            self._hear(session, told)
+            self.lots.hear(session, told)
         for number, unused in message.grants:
             if number in session.grants:
                 try:
@@ -264,64 +273,20 @@ class Clients:
         if ending is not None:
             await ending
 
-    def _hear(self, session: Session, told: wire.Told) -> None:
-        """A lot is over. What its holder says of it is believed as far as it can be true."""
-        out = session.lots.get(told.lot)
-        if out is None or told.serial in out.serials:
-            return  # heard before, or of another life
-        out.serials.add(told.serial)
-        unspent = min(max(0, told.unspent), out.granted.ahead - out.back)
-        out.back += unspent
-        door, decider = out.door, out.door.decider
-        if out.over:
-            decider.take_back(out.tenant, out.granted, unspent)
-            return
-        out.over = True
-        granted, refused = min(max(0, told.granted), out.granted.ahead), max(0, told.refused)
-        door.count_elsewhere(out.tenant, granted, max(0, told.requests), refused, max(0, told.refusals))
-        decider.end_lot(out.tenant, out.granted, Seen(granted, refused), unspent)
-        self._forget_lots(session)
+    # -- rights that were taken away
 
-    def _forget_lots(self, session: Session) -> None:
-        """Lots that are over are kept for what may come back of them yet; the oldest are forgotten."""
-        if len(session.lots) > 2 * LOTS_KEPT:
-            now = self._world.clock.now()
-            over = [n for n, out in session.lots.items() if out.over or out.granted.until <= now]
-            for number in over[: len(over) - LOTS_KEPT]:
-                del session.lots[number]
-
-    async def recall(self, door: Resource, issue: Issue) -> int | None:
-        """End a lot that a client holds: how many tokens came back; None if it did not answer."""
-        session = self._sessions.get(issue.held_by)
-        if session is None:
-            return 0
-        numbers = [number for number, out in self._out_of(session, door) if out.tenant == issue.tenant]
-        back = [await self._recall_lot(session, number) for number in numbers]
-        return None if None in back else sum(tokens or 0 for tokens in back)
-
-    async def _recall_lot(self, session: Session, number: int) -> int | None:
-        try:
-            reply: wire.Recalled = await self._world.network.call(
-                session.client, wire.RECALL_TOPIC, wire.Recall(number), wire.Recalled, RECALL_NS
-            )
-        except NetworkError:
-            return None
-        if reply.told is None:
-            return 0  # over already: what was left of it is on its way
-        self._hear(session, reply.told)
-        return max(0, reply.told.unspent)
-
-    async def recall_all(self, door: Resource) -> None:
-        """The policy of a resource changed: lots that were charged under the old one come back."""
-        for session in list(self._sessions.values()):
-            for number, _ in self._out_of(session, door):
-                await self._recall_lot(session, number)
-
-    def _out_of(self, session: Session, door: Resource) -> list[tuple[int, Out]]:
-        """The lots of a resource that the client may still spend from."""
-        now = self._world.clock.now()
-        lots = session.lots.items()
-        return [(n, out) for n, out in lots if out.door is door and not out.over and out.granted.until > now]
+    def _enforce(self) -> None:
+        """Whoever lost a right gets nothing more by it, not even what it has been waiting for; and what
+        it has ahead of use is recalled."""
+        for session in self._sessions.values():
+            if session.caller.may("acquire"):
+                continue
+            for number, (door, ticket, _) in list(session.taking.items()):
+                if not session.may_acquire(door, ticket.tenant):
+                    session.note_returned(number)
+                    door.asking.forsake(ticket)
+            if self.lots.list_lost(session):
+                self._world.spawn(self.lots.recall_lost(session), "clients.recall")
 
     # -- clients that go away
 
@@ -352,9 +317,7 @@ class Clients:
 
 
 def _write_refusal(refused: Refused) -> wire.Refusal:
-    return wire.Refusal(
-        refused.why, refused.limit, refused.remaining, refused.retry_after, refused.reason
-    )
+    return wire.Refusal(refused.why, refused.limit, refused.remaining, refused.retry_after, refused.reason)
 
 
 def describe(door: Resource) -> wire.Described:

@@ -163,6 +163,10 @@ class Decider(Protocol):
         expired, not known), or Unknown if it cannot be learnt now: then settle again later."""
         raise UsageError(f"{self.name} is of kind {self.kind}, whose grants have no ids; a quota's have")
 
+    async def whose(self, id: str) -> str:
+        """Where `offers.settles`: the tenant of the grant of that id. Raises UsageError, Unknown."""
+        raise UsageError(f"{self.name} is of kind {self.kind}, whose grants have no ids; a quota's have")
+
     def shadow_fence(self, ticket: Ticket) -> Mapping[str, int]:
         """Where `offers.names`: a fence for each name that no guard accepts."""
         return {}

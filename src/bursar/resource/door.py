@@ -7,7 +7,7 @@ nothing else. Otherwise it becomes a ticket, which the kind answers (`bursar.res
 from __future__ import annotations
 
 from collections import defaultdict, deque
-from collections.abc import Awaitable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, Protocol
 
 from bursar.errors import Refused, UsageError
@@ -20,6 +20,7 @@ from bursar.resource.decider import Decider, Explanation, Verb
 from bursar.resource.grants import Acquisition, Grant
 from bursar.resource.hand import Hand
 from bursar.resource.lots import Issue
+from bursar.resource.only import restrict
 from bursar.resource.rows import Rows, freeze, freeze_at_once
 from bursar.resource.statistics import Statistics, Tally
 from bursar.resource.strangers import check_tenant
@@ -301,6 +302,11 @@ class Resource:
             return self.asking.end_ghost(granted)
         return self.decider.lose(granted)
 
+    async def whose(self, id: str) -> str:
+        """The tenant of a grant, by its id. Raises UsageError, Unknown."""
+        check_name("id", id)
+        return await self.decider.whose(id)
+
     async def settle(self, id: str, used: int | None) -> None:
         """End a grant by its id (`grant.id`), from any process. Raises UsageError, Unknown."""
         check_name("id", id)
@@ -322,12 +328,15 @@ class Resource:
         found = self.decider.explain(tenant)
         return found if isinstance(found, Explanation) else await found
 
-    async def statistics(self) -> Statistics:
-        """What is counted where it is decided: here, or at the daemon."""
+    async def statistics(self, may: Callable[[str], bool] | None = None) -> Statistics:
+        """What is counted where it is decided: here, or at the daemon. `may`: only of these tenants."""
         found = self.decider.statistics()
         if isinstance(found, Awaitable):
             found = await found
-        return found if isinstance(found, Statistics) else await freeze(self._count(found))
+        counted = found if isinstance(found, Statistics) else self._count(found)
+        if may is not None:
+            counted = restrict(counted, self.policy, may)
+        return counted if counted is found else await freeze(counted)
 
     def snapshot(self) -> Statistics:
         """The same at once, for a resource of this process."""

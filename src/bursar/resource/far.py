@@ -13,6 +13,7 @@ from typing import Any
 
 from bursar.errors import (
     BursarError,
+    DeniedError,
     NetworkError,
     NoAnswerError,
     Refused,
@@ -50,7 +51,7 @@ class Far:
         self._line = Line(world, peers, token, learn=self._learn, recall=self._recall)
 
     async def open(self, timeout_ns: int) -> None:
-        """Learn what the daemon has. Raises UsageError for a wrong token, NetworkError."""
+        """Learn what the daemon has. Raises DeniedError for a wrong token, NetworkError."""
         await self._line.open(timeout_ns)
         for door in self.resources.values():
             await door.start()
@@ -259,8 +260,10 @@ class FarDecider(Decider):
             data=LotPart(number),
         )
 
-    def _go_on(self, ticket: Ticket, why: str) -> Granted | Unknown:
-        """Without an answer: what the policy says."""
+    def _go_on(self, ticket: Ticket, why: str) -> Granted | Unknown | DeniedError:
+        """Without an answer: what the policy says, to those who may ask."""
+        if self._line.denied is not None:
+            return DeniedError(self._line.denied)
         mode = self.fallback.policy.mode
         now, plain = self._world.clock.now(), not ticket.key and not ticket.names
         if plain and self.fallback.allows(now, ticket.tenant, ticket.amount):
@@ -298,8 +301,8 @@ class FarDecider(Decider):
     async def _fetch_lot(self, tenant: str, amount: int) -> None:
         try:
             await self.door.fetch(tenant, amount)
-        except (Refused, Unknown):
-            # Asking again at once would bring the same.
+        except (Refused, Unknown, UsageError):
+            # Asking again at once would bring the same; `acquire` says what it is.
             await self._world.clock.sleep(REPEAT_NS)
         finally:
             self._fetching.discard(tenant)

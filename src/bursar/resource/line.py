@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 
 from bursar.errors import (
     BursarError,
+    DeniedError,
     NetworkError,
     NoAnswerError,
     Refused,
@@ -48,6 +49,10 @@ class Line:
         self._settling: dict[tuple[str, str], wire.Settle] = {}
         self._serial = world.incarnation << 32
         self.away = False
+        self.denied: str | None = None
+        """Why the daemon does not take this client's token. Not to be taken for a daemon that is away, after
+        which a client goes on by itself: not even when the answer to a wrong token is late."""
+
         self._returning = False
         self._holding = 0
         self._closed = False
@@ -57,7 +62,7 @@ class Line:
         return self._peers[self._at]
 
     async def open(self, timeout_ns: int) -> None:
-        """Learn what the daemon has. Raises UsageError for a wrong token, NetworkError."""
+        """Learn what the daemon has. Raises DeniedError for a wrong token, NetworkError."""
         until = self.world.clock.now() + timeout_ns
         while True:
             left_ns = until - self.world.clock.now()
@@ -74,9 +79,16 @@ class Line:
         self.world.spawn(self._keep_alive(), "client.alive")
 
     async def _open_at(self, peer: str, timeout_ns: int) -> None:
-        reply = await self._call(peer, wire.Open(self._token), timeout_ns)
-        if isinstance(reply, wire.Misused):
-            raise UsageError(reply.why)
+        try:
+            reply = await self._call(peer, wire.Open(self._token), timeout_ns)
+        except NoAnswerError:
+            if self.denied is None:
+                raise
+            raise DeniedError(self.denied) from None
+        error = read_error(reply)
+        self.denied = str(error) if isinstance(error, DeniedError) else None
+        if error is not None:
+            raise error
         assert isinstance(reply, wire.Opened), "asked for"
         self._learn(reply.resources)
 
@@ -251,4 +263,6 @@ def read_error(reply: Message) -> BursarError | None:
             return Unknown(reply.why, fallback=reply.fallback)
         case wire.Misused():
             return UsageError(reply.why)
+        case wire.Denied():
+            return DeniedError(reply.why)
     return None

@@ -147,8 +147,15 @@ class Misused(Message, frozen=True):
     why: str
 
 
+class Denied(Message, frozen=True):
+    """Whoever asks has no right to that."""
+
+    why: str
+
+
 class NotOpened(Message, frozen=True):
-    """The session is not open (the daemon may have restarted): open it, then ask again."""
+    """The session is not open (the daemon may have restarted), or not any more (a token was revoked):
+    open it, then ask again."""
 
 
 class Done(Message, frozen=True):
@@ -165,7 +172,7 @@ class Counted(Message, frozen=True):
     statistics: Statistics
 
 
-Replies = Opened | Given | Refusal | Uncertain | Misused | NotOpened | Done | Explained | Counted
+Replies = Opened | Given | Refusal | Uncertain | Misused | Denied | NotOpened | Done | Explained | Counted
 
 
 class Recall(Message, frozen=True):

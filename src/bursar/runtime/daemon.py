@@ -14,6 +14,7 @@ from collections.abc import Callable
 from typing import Any
 
 from bursar.errors import PolicyError, StoreError, UsageError
+from bursar.fleet.register import Register
 from bursar.policy import Policy, load
 from bursar.resource.clients import Clients
 from bursar.runtime import logs
@@ -33,9 +34,11 @@ CLOSE_TIMEOUT_S = 1.8
 class Daemon:
     """One node that serves clients. `reload_from` is the policy file for SIGHUP."""
 
-    def __init__(self, host: Host, clients: Clients, reports: Reports, reload_from: str | None) -> None:
+    def __init__(self, host: Host, rights: Register, reports: Reports, reload_from: str | None) -> None:
         self.host = host
-        self.clients = clients
+        self.rights = rights
+        certified = host.world.sockets.certificates is not None
+        self.clients = Clients(host.world, host.resources, rights=rights, certified=certified)
         self.counts: Counter[str] = Counter()
         self.metrics_at: Address | None = None
         self._reports = reports
@@ -56,7 +59,7 @@ class Daemon:
         host: Host | None = None
         try:
             host = await Host.open(policy, listen=policy.daemon.listen)
-            daemon = cls(host, Clients(host.world, host.resources, token=token), reports, reload_from)
+            daemon = cls(host, await open_rights(host, token), reports, reload_from)
         except BaseException:
             reports.close()
             if host is not None:
@@ -186,6 +189,14 @@ class Daemon:
             text.add("bursar_alerts_total", "counter", "alerts told", labels, count)
         dropped = "alerts not told, because there were very many"
         text.add("bursar_alerts_dropped_total", "counter", dropped, {}, self._alerts.dropped)
+
+
+async def open_rights(host: Host, token: str | None) -> Register:
+    """Nobody is let in before it is known who may do what."""
+    rights = Register(host.world, token, logs.warning)
+    await rights.open()
+    rights.start()
+    return rights
 
 
 def open_webhook(policy: Policy) -> Webhook | None:

@@ -85,11 +85,6 @@ class Simulation:
     def names(self) -> tuple[str, ...]:
         return tuple(self._nodes)
 
-    @property
-    def tree(self) -> Tree:
-        """What the store holds, in truth."""
-        return self._surroundings.store.tree
-
     def node(self, name: str) -> Node:
         return self._nodes[name]
 

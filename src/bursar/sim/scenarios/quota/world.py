@@ -412,7 +412,9 @@ class LossyQuotaScenario(QuotaScenario):
                 if expired:
                     await world.store.renew()
                     expired = False
-                await operations.fence(world.store, Layout("llm"), world.name)
+                await operations.fence(
+                    world.store, Layout("llm"), world.name, by="operator", at_ns=world.clock.wall()
+                )
                 return
             except (StoreError, UsageError) as error:  # or its last life's session still counts as up
                 expired = expired or isinstance(error, SessionExpiredError)
