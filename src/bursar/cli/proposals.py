@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from bursar.policy import Policy
     from bursar.world import World
 
-KNOWN_WAIT_S = 3.0
+KNOWN_WAIT_S = 10.0
 POLL_S = 0.05
 SHOWN_MAX = 50
 
