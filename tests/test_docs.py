@@ -74,8 +74,8 @@ class Reader:
         )
 
     def _add_daemon(self, text: str) -> str:
-        listen, metrics = (f'"127.0.0.1:{self.ports[port]}"' for port in ("7070", "9464"))
-        return f"{text}\n[daemon]\nlisten = {listen}\nmetrics = {metrics}\n"
+        listen, http = (f'"127.0.0.1:{self.ports[port]}"' for port in ("7070", "9464"))
+        return f"{text}\n[daemon]\nlisten = {listen}\nhttp = {http}\n"
 
     def _follow(self, text: str) -> None:
         """Each `$ command`, whose output must be what follows it, if anything does."""

@@ -60,7 +60,7 @@ kind = "claim"
 DAEMON = """
 [daemon]
 listen = "127.0.0.1:0"
-metrics = "off"
+http = "off"
 state = "{state}"
 """
 

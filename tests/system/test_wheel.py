@@ -27,7 +27,7 @@ TIMEOUT_S = 60
 POLICY = """
 [daemon]
 listen = "127.0.0.1:0"
-metrics = "127.0.0.1:0"
+http = "127.0.0.1:0"
 state = "state"
 [resource.api]
 kind = "rate"

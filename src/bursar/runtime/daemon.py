@@ -37,7 +37,7 @@ class Daemon:
         self.host = host
         self.clients = clients
         self.counts: Counter[str] = Counter()
-        self.metrics_at: Address | None = None
+        self.http_at: Address | None = None
         self._reports = reports
         self._reload_from = reload_from
         self._alerts = Alerts(host.resources)
@@ -52,17 +52,17 @@ class Daemon:
         its resources are open."""
         token = read_token(policy.daemon.token_file) if policy.daemon.token_file else None
         reports = Reports(policy)
-        metrics_at = await reports.listen()
+        http_at = await reports.listen()
         host: Host | None = None
         try:
             host = await Host.open(policy, listen=policy.daemon.listen)
             daemon = cls(host, Clients(host.world, host.resources, token=token), reports, reload_from)
         except BaseException:
-            reports.close()
+            await reports.close()
             if host is not None:
                 await host.close()
             raise
-        daemon.metrics_at = metrics_at
+        daemon.http_at = http_at
         daemon._start()
         return daemon
 
@@ -125,9 +125,9 @@ class Daemon:
         self._stop.set()
 
     async def close(self) -> None:
-        self._reports.close()
         try:
             async with asyncio.timeout(CLOSE_TIMEOUT_S):
+                await self._reports.close()
                 await self.host.close()
         except TimeoutError:
             logs.warning("daemon.close_timeout", after_s=CLOSE_TIMEOUT_S)
@@ -218,6 +218,6 @@ def _tell_ready(daemon: Daemon) -> None:
         "daemon.ready",
         name=world.name,
         address=str(world.listening),
-        metrics=str(daemon.metrics_at or "off"),
+        http=str(daemon.http_at or "off"),
         resources=",".join(daemon.host.resources),
     )

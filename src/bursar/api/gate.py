@@ -1,0 +1,154 @@
+"""Who is let in, and what of a request is read: before any operation.
+
+On loopback there may be no token, so that a page in somebody's browser must not be able to ask: a
+request must name this machine as its Host (a name of a stranger's that leads here would let its page
+in), must not come from another site's page, and must call its body JSON, which a page can only do
+after asking first, and nobody here answers that.
+"""
+
+from __future__ import annotations
+
+import hmac
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+from urllib.parse import urlsplit
+
+import msgspec
+from starlette.requests import ClientDisconnect, Request
+
+from bursar.api.errors import BodyError, GoneError, UnidentifiedError
+from bursar.errors import DeniedError, UsageError
+from bursar.fleet.rights import Anybody, Caller, Rights
+
+LOCAL = frozenset({"localhost", "127.0.0.1", "[::1]"})
+JSON = "application/json"
+
+
+class OpenRights:
+    """Where no rights were given out. Beyond loopback a certificate is asked for all the same."""
+
+    def __init__(self, *, local: bool) -> None:
+        self._local = local
+
+    def identify(self, token: str | None, certificate: tuple[str, ...] = ()) -> Caller:
+        if not self._local and not certificate:
+            raise DeniedError("show a certificate that this daemon's authority signed")
+        return Anybody()
+
+
+class OneToken:
+    """The simplest form of rights: whoever shows the token of `[daemon] token_file` may do everything."""
+
+    def __init__(self, token: str) -> None:
+        self._token = token.encode()
+
+    def identify(self, token: str | None, certificate: tuple[str, ...] = ()) -> Caller:
+        if not hmac.compare_digest(self._token, (token or "").encode()):
+            raise DeniedError("this daemon wants a token")
+        return Anybody()
+
+
+@dataclass(frozen=True, slots=True)
+class Gate:
+    """`host`: where it listens; `local`: on loopback."""
+
+    rights: Rights
+    host: str
+    local: bool
+
+    def check_origin(self, headers: Mapping[str, str]) -> None:
+        host = headers.get("host", "")
+        if self.local and not self._is_here(host):
+            raise BodyError(f"this is not {host[:100] or 'a request with a Host'}: ask for localhost", 421)
+        origin = headers.get("origin")
+        if origin is not None and urlsplit_host(origin) != host.lower():
+            raise DeniedError(f"pages of {origin[:100]} may not ask here")
+        if headers.get("sec-fetch-site") in ("cross-site", "same-site"):
+            raise DeniedError("pages of other sites may not ask here")
+
+    def _is_here(self, host: str) -> bool:
+        name, colon, port = host.rpartition(":")
+        name = name if colon and port.isdigit() else host
+        here = f"[{self.host}]" if ":" in self.host else self.host
+        return name.lower() in LOCAL or name.lower() == here
+
+    def identify(self, request: Request) -> Caller:
+        scheme, _, token = request.headers.get("authorization", "").partition(" ")
+        given = token.strip() if scheme.lower() == "bearer" else None
+        certificate: tuple[str, ...] = request.scope.get("state", {}).get("certificate", ())
+        try:
+            return self.rights.identify(given or None, certificate)
+        except DeniedError as error:
+            raise UnidentifiedError(f"{error} (Authorization: Bearer TOKEN)") from error
+
+
+def urlsplit_host(origin: str) -> str:
+    try:
+        return urlsplit(origin).netloc.lower()
+    except ValueError:
+        return ""
+
+
+async def read_body(request: Request, form: Any, most: int) -> Any:
+    """What was sent, checked. Raises BodyError, GoneError."""
+    kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
+    if kind != JSON:
+        raise BodyError(f"send Content-Type: {JSON}, not {kind[:60] or 'none'}", 415)
+    data = await _read(request, most)
+    try:
+        return msgspec.json.decode(data, type=form)
+    except msgspec.ValidationError as error:
+        raise BodyError(f"the body will not do: {error}", 422) from error
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        raise BodyError(f"the body is no JSON: {error}", 400) from error
+
+
+async def _read(request: Request, most: int) -> bytes:
+    said = request.headers.get("content-length", "0")
+    if not said.isdigit() or int(said) > most:
+        raise BodyError(f"the body is larger than {most} bytes", 413)
+    data = bytearray()
+    try:
+        async for piece in request.stream():
+            data += piece
+            if len(data) > most:
+                raise BodyError(f"the body is larger than {most} bytes", 413)
+    except ClientDisconnect as error:
+        raise GoneError("the client left") from error
+    return bytes(data)
+
+
+async def refuse_body(request: Request) -> None:
+    """An operation that takes none: what is sent along by mistake is not passed over."""
+    if request.method in ("GET", "HEAD"):
+        return
+    if await _read(request, 1024):
+        raise BodyError("this takes no body", 400)
+
+
+def read_query(request: Request, form: Any) -> Any:
+    given = dict(request.query_params)
+    if form is None:
+        if given:
+            raise BodyError(f"{', '.join(sorted(given))[:100]}: this takes no parameters", 422)
+        return None
+    if len(given) != len(request.query_params.multi_items()):
+        raise BodyError("a parameter is given twice", 422)
+    try:
+        return msgspec.convert(given, form, strict=False)
+    except msgspec.ValidationError as error:
+        raise BodyError(f"the parameters will not do: {error}", 422) from error
+
+
+async def wait_until_gone(request: Request) -> None:
+    """Return when the client has left. The body was read."""
+    while (await request.receive())["type"] != "http.disconnect":
+        continue
+
+
+def check_text(name: str, text: str) -> str:
+    """A part of the path."""
+    if not text.isprintable():
+        raise UsageError(f"{name} has characters that cannot be printed")
+    return text
