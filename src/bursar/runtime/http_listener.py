@@ -14,6 +14,7 @@ import logging
 import socket
 import ssl
 from collections import Counter
+from collections.abc import Callable
 from dataclasses import dataclass
 from email.utils import formatdate
 from typing import Any
@@ -32,8 +33,16 @@ SWEEP_S = 0.5
 BACKLOG = 256
 NO_DESCRIPTORS_PAUSE_S = 0.1
 
+
+
+def _is_told(record: logging.LogRecord) -> bool:
+    """What a client sends wrongly is counted, not logged; and what is cancelled has not failed."""
+    error = record.exc_info[1] if record.exc_info else None
+    return record.levelno >= logging.ERROR and not isinstance(error, asyncio.CancelledError)
+
+
 _quiet = logging.getLogger("bursar.http")
-_quiet.setLevel(logging.ERROR)  # what a client sends wrongly is counted, not logged
+_quiet.addFilter(_is_told)
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,8 +67,11 @@ class Bounds:
 class Connection(H11Protocol):
     """One connection: uvicorn's, which knows since when it has been receiving or sending."""
 
-    def __init__(self, config: uvicorn.Config, state: ServerState, counts: Counter[str]) -> None:
+    def __init__(
+        self, config: uvicorn.Config, state: ServerState, counts: Counter[str], greeted: Callable[[], None]
+    ) -> None:
         super().__init__(config, state, {})
+        self._greeted = greeted
         self.logger = _quiet
         self.access_log = False
         self._counts = counts
@@ -69,6 +81,7 @@ class Connection(H11Protocol):
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
+        self._greeted()
         self.app_state = {"certificate": _find_names(transport)}
         self.look(self.loop.time())
 
@@ -182,9 +195,10 @@ class HttpListener:
             greeting = loop.create_task(self._greet(taken))
             self._greeting.add(greeting)
             greeting.add_done_callback(self._greeting.discard)
+            await asyncio.sleep(0)  # many that come at once are greeted one after the other
 
     def _make_room(self) -> bool:
-        if len(self._greeting) >= self._bounds.connections_max // 2:
+        if self._context is not None and len(self._greeting) >= self._bounds.connections_max // 2:
             return False
         if len(self._state.connections) + len(self._greeting) < self._bounds.connections_max:
             return True
@@ -199,11 +213,14 @@ class HttpListener:
         return [each for each in self._state.connections if isinstance(each, Connection)]
 
     async def _greet(self, taken: socket.socket) -> None:
-        loop = asyncio.get_running_loop()
+        loop, task = asyncio.get_running_loop(), asyncio.current_task()
+        assert task is not None
         handshake_s = self._bounds.handshake_s if self._context is not None else None
         try:
             await loop.connect_accepted_socket(
-                lambda: Connection(self._config, self._state, self.counts),
+                lambda: Connection(
+                    self._config, self._state, self.counts, lambda: self._greeting.discard(task)
+                ),
                 taken,
                 ssl=self._context,
                 ssl_handshake_timeout=handshake_s,
