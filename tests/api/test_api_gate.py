@@ -35,7 +35,13 @@ async def test_only_this_machines_names_are_taken_as_host(client: httpx.AsyncCli
     port = client.base_url.port
     for host in ("localhost", f"localhost:{port}", "127.0.0.1", f"[::1]:{port}", "LOCALHOST"):
         assert await post(client, host=host) == 201, host
-    for host in ("evil.example", f"evil.example:{port}", "127.0.0.1.evil.example", "localhost.evil.example", "10.0.0.1"):
+    for host in (
+        "evil.example",
+        f"evil.example:{port}",
+        "127.0.0.1.evil.example",
+        "localhost.evil.example",
+        "10.0.0.1",
+    ):
         assert await post(client, host=host) == 421, host
         for path in ("/metrics", "/live", "/v1/docs", "/v1/policy"):
             assert (await client.get(path, headers={"host": host})).status_code == 421
@@ -161,7 +167,10 @@ async def ask(client: httpx.AsyncClient, operation: Operation, id: str, token: s
     path = operation.path.replace(":path}", "}").replace(":int}", "}")
     path = path.format(resource=resource, id=id, tenant="acme", number=1)
     body = BODIES.get(operation.name)
-    headers = {**(JSON if body is not None else {}), **({"Authorization": f"Bearer {token}"} if token else {})}
+    headers = {
+        **(JSON if body is not None else {}),
+        **({"Authorization": f"Bearer {token}"} if token else {}),
+    }
     query = {"tenant": "acme"} if operation.name == "explain" else {}
     answer = await client.request(operation.method, path, json=body, headers=headers, params=query)
     return answer.status_code
@@ -282,7 +291,7 @@ async def test_who_shows_another_callers_id_needs_the_right_to_it(guarded: Any) 
     grant = (await client.post(ACQUIRE, content=BODY, headers=head)).json()
     rights.allowed = {("acquire", "llm", "globex")}
     for method, path in (("GET", ""), ("DELETE", "")):
-        assert (await client.request(method, f"/v1/grants/{grant['id']}{path}", headers=head)).status_code == 403
+        assert (
+            await client.request(method, f"/v1/grants/{grant['id']}{path}", headers=head)
+        ).status_code == 403
     assert len(grant["id"]) >= 20
-
-

@@ -76,7 +76,7 @@ async def test_the_policy_is_proposed_applied_and_rolled_back(
     assert stale.status_code == 412
     bad = await client.put("/v1/policy", json={"text": "[resource.x]\nkind = 3"}, headers=JSON)
     assert bad.status_code == 422 and bad.json()["problems"][0]["path"] == "resource.x.kind"
-    kind = text.replace('kind = "claim"\ndead_holder = "fail"', 'kind = "share"\ncapacity = "1/s"\ntenant.a.weight = 1')
+    kind = text.replace('kind = "claim"\ndead_holder = "fail"', 'kind = "quota"\ntenant.a.limit = 1')
     impossible = await client.put("/v1/policy", json={"text": kind}, headers=JSON)
     assert impossible.status_code == 409 and "keeps its kind" in impossible.json()["detail"]
     done = await client.put(

@@ -50,13 +50,20 @@ class HttpCaller(Caller):
         answer = await self.b.request(method, f"/v1{path}", content=content, headers=headers, params=query)
         if answer.status_code >= 400:
             raise read_problem(answer)
-        return SimpleNamespace(**answer.json()) if answer.content else None
+        if not answer.content:
+            return None
+        found = answer.json()
+        if "fence" in found:
+            found["fence"] = {name: int(phase) for name, phase in found["fence"].items()}
+        return SimpleNamespace(**found)
 
     async def acquire(self, kind: str, amount: int = 1, *, tenant: str = "acme", **terms: Any) -> Any:
         if kind == "claim":
             body = {"names": [f"thing-{number}:E" for number in range(amount)], "tenant": tenant}
             return await self.ask("POST", f"/resources/{kind}/claims", {**body, **terms})
-        return await self.ask("POST", f"/resources/{kind}/grants", {"tenant": tenant, "amount": amount, **terms})
+        return await self.ask(
+            "POST", f"/resources/{kind}/grants", {"tenant": tenant, "amount": amount, **terms}
+        )
 
     async def release(self, grant: Any) -> None:
         await self.ask("DELETE", f"/grants/{grant.id}")

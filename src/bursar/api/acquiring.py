@@ -23,9 +23,7 @@ async def claim(call: Call) -> Answered:
     body: bodies.Claim = call.body
     call.check("acquire", call.resource, body.tenant)
     door = call.desk.find(call.resource)
-    acquisition = door.claim(
-        body.names, body.tenant, wait=body.wait, key=body.key, priority=body.priority
-    )
+    acquisition = door.claim(body.names, body.tenant, wait=body.wait, key=body.key, priority=body.priority)
     return await _take(call, door, acquisition)
 
 
@@ -67,7 +65,7 @@ def _describe(call: Call, held: Held, grant: Grant) -> bodies.Granted:
         expires_in=call.desk.holdings.seconds_left(held),
         settle_id=grant.id or None if grant.settles else None,
         period=grant.period,
-        fence=dict(grant.fence),
+        fence={name: str(phase) for name, phase in grant.fence.items()},
         fallback=grant.fallback,
         replayed=grant.replayed,
         used=grant.used,
@@ -120,5 +118,3 @@ async def settle_anywhere(call: Call) -> Answered:
     call.check("acquire", call.resource)
     await call.desk.find(call.resource).settle(call.body.id, call.body.used)
     return Answered(status=204)
-
-

@@ -17,11 +17,11 @@ from bursar.api import answering, gate, openapi
 from bursar.api.desk import Answered, Call, Desk
 from bursar.api.errors import GoneError, UnidentifiedError
 from bursar.api.gate import Gate
+from bursar.api.guide import render
 from bursar.api.operations import OPERATIONS, Operation
 from bursar.api.pages import Answer, Page
 from bursar.api.problems import Problem
 from bursar.api.ratelimit import Fields
-from bursar.api.guide import render
 from bursar.errors import BursarError, Unknown
 
 Failed = Callable[[BaseException, str], None]
@@ -116,7 +116,9 @@ class Application:
                 body = None
             else:
                 body = await gate.read_body(request, operation.body, operation.body_max)
-            call = Call(desk, caller, path, query, body, request.headers, lambda: gate.wait_until_gone(request))
+            call = Call(
+                desk, caller, path, query, body, request.headers, lambda: gate.wait_until_gone(request)
+            )
             return _write_answered(await operation.act(call))
 
         return serve

@@ -106,7 +106,10 @@ class Granted(Reply, frozen=True, kw_only=True):
     expires_in: Annotated[float, Meta(description="seconds until its holder counts as gone")]
     settle_id: Annotated[str | None, Meta(description="settles it at any node, also after a restart")] = None
     period: Annotated[int, Meta(description="the period it was charged to; 0 for kinds without")] = 0
-    fence: Annotated[Mapping[str, int], Meta(description="of a claim: the phase of each name")] = {}
+    fence: Annotated[
+        Mapping[str, str],
+        Meta(description="of a claim: the phase of each name, a 64-bit number in decimal digits"),
+    ] = {}  # not a JSON number: JavaScript would round it, and two holders' fences would be equal
     fallback: Annotated[str | None, Meta(description="shadow: it would have been refused")] = None
     replayed: Annotated[bool, Meta(description="the key was used before: this is that acquisition")] = False
     used: Annotated[int | None, Meta(description="of a replayed one: what was used then")] = None

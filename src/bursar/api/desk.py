@@ -43,7 +43,9 @@ class Desk:
     def find(self, name: str) -> Resource:
         found = self.resources.get(name)
         if found is None:
-            raise MissingError(f"there is no resource {name[:100]!r} here{suggest(name[:100], self.resources)}")
+            raise MissingError(
+                f"there is no resource {name[:100]!r} here{suggest(name[:100], self.resources)}"
+            )
         return found
 
     def close(self) -> None:

@@ -144,7 +144,9 @@ class Holdings:
         """`used` None: all of it was. Raises UsageError, and Unknown, after which it can be ended again."""
         grant = held.grant
         if used is not None and used > grant.amount:
-            raise UsageError(f"{used} is above the {grant.amount} that were acquired; settle for at most those")
+            raise UsageError(
+                f"{used} is above the {grant.amount} that were acquired; settle for at most those"
+            )
         if used is not None:
             grant.settle(used)
         self._drop(held)

@@ -33,7 +33,12 @@ TAGS = {
 PATH_PARAMETERS: dict[str, Document] = {
     "resource": {"type": "string", "maxLength": 255, "pattern": PLAIN_PATTERN},
     "id": {"type": "string", "minLength": 1, "maxLength": 255, "pattern": r"^[A-Za-z0-9_.~-]+$"},
-    "tenant": {"type": "string", "minLength": 1, "maxLength": 255, "pattern": r"^[^\x00-\x1f\x7f/]+(/[^\x00-\x1f\x7f/]+)*$"},
+    "tenant": {
+        "type": "string",
+        "minLength": 1,
+        "maxLength": 255,
+        "pattern": r"^[^\x00-\x1f\x7f/]+(/[^\x00-\x1f\x7f/]+)*$",
+    },
     "number": {"type": "integer", "minimum": 1, "maximum": 2**31 - 1},
 }
 
@@ -53,15 +58,20 @@ def describe(operations: Iterable[Operation]) -> Document:
     schemas, components = msgspec.json.schema_components(forms, ref_template=REF)
     written = dict(zip(map(id, forms), schemas, strict=True))
     paths: Document = {}
+    by_name = {operation.name: operation for operation in listed}
     for operation in listed:
         path = re.sub(r":[a-z]+}", "}", operation.path)
-        paths.setdefault(path, {})[operation.method.lower()] = _describe(operation, written, components)
+        found = _describe(operation, written, components)
+        links = {name: _link(operation, by_name[name]) for name in operation.links}
+        if links:
+            found["responses"][str(operation.status)]["links"] = links
+        paths.setdefault(path, {})[operation.method.lower()] = found
     return {
         "openapi": "3.1.0",
         "info": {
             "title": "bursar",
             "version": version("bursar"),
-            "description": "Acquire shares of whatever is contended. Errors are problem documents (RFC 9457).",
+            "description": "Acquire shares of whatever is contended. Errors are problems (RFC 9457).",
             "license": {"name": "MIT", "identifier": "MIT"},
         },
         "servers": [{"url": "/", "description": "the daemon that serves this document"}],
@@ -90,6 +100,14 @@ def _describe(operation: Operation, written: dict[int, Any], components: Documen
         content = {"application/json": {"schema": written[id(operation.body)]}}
         found["requestBody"] = {"required": True, "content": content}
     return found
+
+
+def _link(operation: Operation, target: Operation) -> Document:
+    """What is answered names what can be done with it."""
+    own = re.findall(r"{(\w+)", operation.path)
+    names = re.findall(r"{(\w+)", target.path)
+    found = {name: f"$request.path.{name}" if name in own else f"$response.body#/{name}" for name in names}
+    return {"operationId": target.name, "parameters": found}
 
 
 def _path_parameters(operation: Operation) -> list[Document]:
@@ -161,7 +179,10 @@ def _describe_health() -> Document:
                 "tags": ["health"],
                 "summary": summary,
                 "responses": {
-                    **{str(s): {"description": HTTPStatus(s).phrase, "content": {form: {"schema": schema}}} for s in statuses},
+                    **{
+                        str(s): {"description": HTTPStatus(s).phrase, "content": {form: {"schema": schema}}}
+                        for s in statuses
+                    },
                     **{str(s): _problem(s) for s in (401, 403, 421)},
                 },
             }
@@ -171,7 +192,11 @@ def _describe_health() -> Document:
     return {
         "/live": page("live", "The process answers", json, (200,), {"$ref": REF.format(name="Live")}),
         "/ready": page(
-            "ready", "Whether an acquire would be decided", json, (200, 503), {"$ref": REF.format(name="Ready")}
+            "ready",
+            "Whether an acquire would be decided",
+            json,
+            (200, 503),
+            {"$ref": REF.format(name="Ready")},
         ),
         "/metrics": page("metrics", "Prometheus text", text, (200,), {"type": "string"}),
     }

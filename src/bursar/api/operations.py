@@ -19,7 +19,8 @@ Act = Callable[[Call], Awaitable[Answered]]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Operation:
-    """`problems`: statuses beside those that any operation may answer."""
+    """`problems`: statuses beside those that any operation may answer; `links`: operations on what it
+    answers."""
 
     method: str
     path: str
@@ -34,6 +35,7 @@ class Operation:
     query: Any = None
     if_match: bool = False
     problems: tuple[int, ...] = ()
+    links: tuple[str, ...] = ()
 
 
 RESOURCE = "/v1/resources/{resource}"
@@ -49,6 +51,7 @@ OPERATIONS = (
         tag="acquiring",
         summary="Acquire tokens for a tenant, waiting for them if told to",
         act=acquiring.acquire,
+        links=("show_grant", "renew", "settle", "release"),
         body=bodies.Acquire,
         reply=bodies.Granted,
         status=201,
@@ -61,6 +64,7 @@ OPERATIONS = (
         tag="acquiring",
         summary="Claim names, all or none; the holder renews them, or loses them",
         act=acquiring.claim,
+        links=("show_grant", "renew", "settle", "release"),
         body=bodies.Claim,
         reply=bodies.Granted,
         status=201,
@@ -126,6 +130,7 @@ OPERATIONS = (
         tag="tasks",
         summary="Put work in the queue, to be begun when its names are free",
         act=tasks.submit,
+        links=("show_task", "why_task", "cancel_task"),
         body=bodies.Submit,
         reply=bodies.Submitted,
         status=201,
@@ -263,6 +268,7 @@ OPERATIONS = (
         tag="tenants",
         summary="Set the terms of a tenant",
         act=terms.set_tenant,
+        links=("show_tenant", "remove_tenant"),
         body=bodies.Terms,
         reply=bodies.TenantSet,
         problems=(404,),
@@ -294,6 +300,7 @@ OPERATIONS = (
         tag="policy",
         summary="Make a text the policy in force; with If-Match, only if nobody changed it meanwhile",
         act=terms.apply,
+        links=("show_policy_version",),
         body=bodies.PolicyText,
         body_max=LARGE_BYTES,
         reply=bodies.PolicyVersion,

@@ -87,4 +87,6 @@ async def _find(call: Call, verb: Any) -> dict[str, Any]:
 
 
 def _describe(task: dict[str, Any]) -> bodies.Task:
-    return bodies.Task(**{**task, "needs": tuple(task["needs"]), "result": task["result"].decode("utf-8", "replace")})
+    return bodies.Task(
+        **{**task, "needs": tuple(task["needs"]), "result": task["result"].decode("utf-8", "replace")}
+    )

@@ -56,7 +56,9 @@ async def count(call: Call) -> Answered:
 
 
 def _cut(found: Any, tenant: str | None, most: int) -> Any:
-    tables = {name: table for name in found.__struct_fields__ if isinstance(table := getattr(found, name), Mapping)}
+    tables = {
+        name: table for name in found.__struct_fields__ if isinstance(table := getattr(found, name), Mapping)
+    }
     hints = get_type_hints(type(found), include_extras=True) if tables else {}
     cut = {name: _cut_table(table, hints[name], tenant, most) for name, table in tables.items()}
     return msgspec.structs.replace(found, **cut)

@@ -26,7 +26,12 @@ class Http:
     Without `rights`, those that `[daemon]` alone gives: its token, or nobody is asked on loopback."""
 
     def __init__(
-        self, settings: DaemonPolicy, pages: Mapping[str, Page], *, rights: Rights | None = None, has_api: bool = True
+        self,
+        settings: DaemonPolicy,
+        pages: Mapping[str, Page],
+        *,
+        rights: Rights | None = None,
+        has_api: bool = True,
     ) -> None:
         self._settings = settings
         self._pages = pages
@@ -55,7 +60,8 @@ class Http:
         try:
             from bursar.runtime.http_listener import HttpListener
         except ModuleNotFoundError as error:
-            return self._go_without(at, error)
+            self._go_without(at, error)
+            return None
         self._application = self._make_application(at)
         self._listener = HttpListener(self._application)
         return await self._listener.listen(at, None if is_loopback(at) else self._settings.tls)
@@ -67,7 +73,7 @@ class Http:
         remedy = "pip install 'bursar[http]'"
         if at != HTTP:
             raise UsageError(
-                f"http = \"{at}\" under [daemon] needs the package {package}: {remedy}, or set http to off"
+                f'http = "{at}" under [daemon] needs the package {package}: {remedy}, or set http to off'
             ) from error
         logs.warning("http.off", why=f"the package {package} is not installed", remedy=remedy)
 

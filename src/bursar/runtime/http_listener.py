@@ -34,7 +34,6 @@ BACKLOG = 256
 NO_DESCRIPTORS_PAUSE_S = 0.1
 
 
-
 def _is_told(record: logging.LogRecord) -> bool:
     """What a client sends wrongly is counted, not logged; and what is cancelled has not failed."""
     error = record.exc_info[1] if record.exc_info else None
