@@ -78,7 +78,8 @@ def served(tmp_path: Path) -> Iterator[str]:
 def test_nothing_that_the_document_allows_is_answered_otherwise(served: str, tmp_path: Path) -> None:
     """A short run of schemathesis; docs/http.md has the long one."""
     command = [str(Path(sys.executable).with_name("schemathesis")), "--config-file", str(FUZZING), "run"]
-    command += [f"http://{served}/v1/openapi.json", "--max-examples=8", "--phases=examples,coverage,fuzzing,stateful"]
+    command += [f"http://{served}/v1/openapi.json", "--max-examples=8"]
+    command += ["--phases=examples,coverage,fuzzing,stateful"]
     command += ["--seed=1", "--max-failures=20", "--no-color"]
     done = subprocess.run(
         command, capture_output=True, text=True, cwd=tmp_path, timeout=100, env={**os.environ, "CI": "1"}
