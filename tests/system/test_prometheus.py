@@ -86,7 +86,7 @@ def test_prometheus_scrapes_a_daemon_with_more_tenants_than_labels(tmp_path: Pat
             for number in range(160):
                 with b.resource("llm").acquire(f"tenant {number}", 1 + (number < 150)):
                     pass
-        target = f"127.0.0.1:{ready['metrics'].rpartition(':')[2]}"
+        target = f"127.0.0.1:{ready['http'].rpartition(':')[2]}"
         with run_prometheus(tmp_path, target) as prometheus:
             wait_for(prometheus, 'up{job="bursar"}', 1)
             assert ask(prometheus, "bursar_up")[0]["value"][1] == "1"
