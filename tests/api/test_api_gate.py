@@ -179,8 +179,8 @@ async def ask(client: httpx.AsyncClient, operation: Operation, id: str, token: s
 @pytest.fixture
 async def guarded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
     rights = Watching()
-    make = Reports.__init__
-    monkeypatch.setattr(Reports, "__init__", lambda self, policy: make(self, policy, rights))
+    open_reports = Reports.open
+    monkeypatch.setattr(Reports, "open", lambda self, *given: open_reports(self, *given, rights))
     daemon = await Daemon.open(parse(write_policy(tmp_path)))
     async with httpx.AsyncClient(base_url=f"http://{daemon.http_at}") as client:
         yield client, rights, daemon

@@ -50,7 +50,7 @@ class Application:
         has_api: bool = True,
     ) -> None:
         self.desk: Desk | None = None
-        self._gate = entrance
+        self.gate = entrance
         self._failed = failed
         self._metrics_token = metrics_token
         self._document = msgspec.json.encode(openapi.describe(OPERATIONS))
@@ -84,7 +84,7 @@ class Application:
         request = Request(scope, receive)
         scope["app"] = self  # so that a method that is not allowed is raised, and answered below
         try:
-            self._gate.check_origin(request.headers)
+            self.gate.check_origin(request.headers)
             await self._router(scope, receive, send)
         except GoneError:
             return
@@ -105,10 +105,10 @@ class Application:
 
     def _serve(self, operation: Operation) -> Endpoint:
         async def serve(request: Request) -> Response:
-            caller = self._gate.identify(request)
             desk = self.desk
             if desk is None:
                 raise Unknown("this daemon is being started, or stopped: ask again")
+            caller = await self.gate.identify(request)
             path = {name: _check(name, value) for name, value in request.path_params.items()}
             query = gate.read_query(request, operation.query)
             if operation.body is None:
@@ -128,20 +128,20 @@ class Application:
     def _serve_page(self, path: str, page: Page) -> Endpoint:
         async def serve(request: Request) -> Response:
             if path == "/metrics":
-                self._check_reader(request)
+                await self._check_reader(request)
             return _write_page(await page())
 
         return serve
 
-    def _check_reader(self, request: Request) -> None:
+    async def _check_reader(self, request: Request) -> None:
         """On loopback metrics are for everybody, unless there is a token for them."""
         if self._metrics_token is not None:
             scheme, _, token = request.headers.get("authorization", "").partition(" ")
             same = hmac.compare_digest(token.strip().encode(), self._metrics_token.encode())
             if scheme.lower() != "bearer" or not same:
                 raise UnidentifiedError("send Authorization: Bearer TOKEN")
-        elif not self._gate.local:
-            self._gate.identify(request).check("read")
+        elif not self.gate.local:
+            (await self.gate.identify(request)).check("read")
 
     def _serve_bytes(self, form: str, data: bytes, fields: Fields | None = None) -> Endpoint:
         async def serve(request: Request) -> Response:

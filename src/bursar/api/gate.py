@@ -50,9 +50,9 @@ class OneToken:
         return Anybody()
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Gate:
-    """`host`: where it listens; `local`: on loopback."""
+    """`host`: where it listens; `local`: on loopback. `rights` may be others once the store is open."""
 
     rights: Rights
     host: str
@@ -74,7 +74,7 @@ class Gate:
         here = f"[{self.host}]" if ":" in self.host else self.host
         return name.lower() in LOCAL or name.lower() == here
 
-    def identify(self, request: Request) -> Caller:
+    async def identify(self, request: Request) -> Caller:
         scheme, _, token = request.headers.get("authorization", "").partition(" ")
         given = token.strip() if scheme.lower() == "bearer" else None
         certificate: tuple[str, ...] = request.scope.get("state", {}).get("certificate", ())

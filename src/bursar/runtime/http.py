@@ -22,20 +22,17 @@ if TYPE_CHECKING:
 
 
 class Http:
-    """Of one node. `pages` are answered from the first moment on, `/v1` once `open` brought a desk.
-    Without `rights`, those that `[daemon]` alone gives: its token, or nobody is asked on loopback."""
+    """Of one node. `pages` are answered from the first moment on, `/v1` once `open` brought a desk."""
 
     def __init__(
         self,
         settings: DaemonPolicy,
         pages: Mapping[str, Page],
         *,
-        rights: Rights | None = None,
         has_api: bool = True,
     ) -> None:
         self._settings = settings
         self._pages = pages
-        self._rights = rights
         self._has_api = has_api
         self._metrics_token = _read_token(settings.metrics_token_file)
         self._token = _read_token(settings.token_file)
@@ -83,14 +80,17 @@ class Http:
 
         local = is_loopback(at)
         own: Rights = OneToken(self._token) if self._token is not None else OpenRights(local=local)
-        gate = Gate(self._rights or own, Address.parse(at).host, local)
+        gate = Gate(own, Address.parse(at).host, local)
         return Application(
             gate, self._pages, _report, metrics_token=self._metrics_token, has_api=self._has_api
         )
 
-    def open(self, desk: Desk) -> None:
-        """The resources are open."""
+    def open(self, desk: Desk, rights: Rights | None = None) -> None:
+        """The resources are open. Without `rights`, those that `[daemon]` alone gives count: its token, or
+        nobody is asked on loopback."""
         if self._application is not None:
+            if rights is not None:
+                self._application.gate.rights = rights
             self._desk = self._application.desk = desk
             desk.start()
 

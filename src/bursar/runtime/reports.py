@@ -26,7 +26,7 @@ Describe = Callable[[Exposition], None]
 class Reports:
     """Answers for one daemon. `stopping` is set when it takes nothing new."""
 
-    def __init__(self, policy: Policy, rights: Rights | None = None) -> None:
+    def __init__(self, policy: Policy) -> None:
         settings = policy.daemon
         self.stopping = False
         self._policy = policy
@@ -35,17 +35,17 @@ class Reports:
         self._metrics = ResourcesMetrics(settings.metrics_tenants)
         self._scrapes = Scrapes(self._export)
         pages = {"/live": self._say_live, "/ready": self._say_ready, "/metrics": self._scrapes.answer}
-        self._http = Http(settings, pages, rights=rights)
+        self._http = Http(settings, pages)
 
     async def listen(self) -> Address | None:
         """Where it answers; None if it does not."""
         return await self._http.listen()
 
-    def open(self, host: Host, describe: Describe) -> None:
+    def open(self, host: Host, describe: Describe, rights: Rights | None = None) -> None:
         """The resources are open. `describe` adds what the daemon counts beside them."""
         self._host = host
         self._describe = describe
-        self._http.open(Desk(host.world, host.resources))
+        self._http.open(Desk(host.world, host.resources), rights)
 
     async def close(self) -> None:
         await self._http.close()
