@@ -9,8 +9,10 @@ import httpx
 import pytest
 from tests.resources.over_http import HttpCaller
 
-from bursar.api import desk, holdings
+from bursar.api import acquiring, desk, holdings
+from bursar.api.errors import GoneError
 from bursar.errors import Refused, Unknown, UsageError
+from bursar.resource.grants import Grant
 from bursar.runtime.daemon import Daemon
 
 CLAIM = {"tenant": "ops", "names": ["vm-7:E"]}
@@ -62,20 +64,18 @@ async def test_who_left_at_the_moment_of_the_grant_holds_nothing(daemon: Daemon)
     """The grant is there and nobody to take it: it goes back."""
     door = daemon.host.resources["llm"]
     counter = desk.Desk(daemon.host.world, daemon.host.resources)
+    taken = asyncio.Event()
 
-    async def take() -> object:
-        return await door.acquire("globex", 10)
+    async def take() -> Grant:
+        grant = await door.acquire("globex", 10)
+        taken.set()
+        return grant
 
     async def leave() -> None:
-        while not door.snapshot().tenants["globex"].granted:
-            await asyncio.sleep(0)
+        await taken.wait()
 
-    async def undo(grant: object) -> None:
-        grant.settle(0)  # type: ignore[attr-defined]
-        await grant.release()  # type: ignore[attr-defined]
-
-    with pytest.raises(Exception, match="left"):
-        await counter.wait(take(), leave, undo)
+    with pytest.raises(GoneError):
+        await counter.wait(take(), leave, acquiring._undo)
     async with door.acquire("globex", 10, wait=1):
         pass
 
