@@ -65,6 +65,7 @@ class Holdings:
         self._keys: dict[tuple[str, str, str], str] = {}
         self._over: dict[str, Over] = {}
         self._by: Counter[str] = Counter()
+        self._forgettable: dict[str, dict[str, Held]] = {}
         self._ends: list[tuple[int, str]] = []
 
     def start(self) -> None:
@@ -74,15 +75,15 @@ class Holdings:
         return len(self._held)
 
     def check_room(self, caller: str) -> None:
-        """Raises TooManyError. What can be forgotten makes way, the oldest first."""
-        if self._by[caller] < HELD_BY_ONE_MAX and len(self._held) < HELD_MAX:
-            return
+        """Raises TooManyError. What the caller has that can be forgotten makes way, the oldest first."""
         own = self._by[caller] >= HELD_BY_ONE_MAX
-        for held in self._held.values():
-            if held.may_be_forgotten and (not own or held.caller == caller):
-                self._drop(held)
-                self.counts["forgotten"] += 1
-                return
+        if not own and len(self._held) < HELD_MAX:
+            return
+        forgettable = self._forgettable.get(caller)
+        if forgettable:
+            self._drop(next(iter(forgettable.values())))
+            self.counts["forgotten"] += 1
+            return
         raise TooManyError(
             f"{'this caller holds' if own else 'callers hold'} as many grants as can be held; "
             "settle or release some"
@@ -105,6 +106,8 @@ class Holdings:
     def _put(self, held: Held) -> None:
         self._held[held.id] = held
         self._by[held.caller] += 1
+        if held.may_be_forgotten:
+            self._forgettable.setdefault(held.caller, {})[held.id] = held
         if held.key is not None:
             self._keys[held.door.name, held.grant.tenant, held.key] = held.id
 
@@ -168,8 +171,10 @@ class Holdings:
     def _drop(self, held: Held) -> None:
         del self._held[held.id]
         self._by[held.caller] -= 1
+        self._forgettable.get(held.caller, {}).pop(held.id, None)
         if not self._by[held.caller]:
             del self._by[held.caller]
+            self._forgettable.pop(held.caller, None)
         if held.key is not None:
             self._keys.pop((held.door.name, held.grant.tenant, held.key), None)
 

@@ -7,10 +7,11 @@ import msgspec
 from bursar.api import bodies
 from bursar.api.desk import Answered, Call
 from bursar.api.errors import BodyError, MissingError
+from bursar.errors import UsageError
 from bursar.fleet import changes, documents, tenants
 from bursar.fleet.documents import Document
 from bursar.fleet.layout import Version
-from bursar.world import SECOND_NS
+from bursar.world import SECOND_NS, Store
 
 # -- tenants
 
@@ -79,12 +80,16 @@ async def show_policy(call: Call) -> Answered:
 
 async def show_version(call: Call) -> Answered:
     call.check("read")
-    store, number = call.desk.world.store, call.path["number"]
-    if number not in [version.number for version in await documents.list_versions(store)]:
-        raise MissingError(f"there is no version {number} of the policy, or it is not kept any more")
-    document = await documents.read_document(store, number)
+    return _show(await _find_version(call.desk.world.store, call.path["number"]))
+
+
+async def _find_version(store: Store, number: int) -> Document:
+    try:
+        document = await documents.read_document(store, number)
+    except UsageError as error:
+        raise MissingError(str(error)) from error
     assert document is not None, "a version was named"
-    return _show(document)
+    return document
 
 
 async def list_versions(call: Call) -> Answered:
@@ -126,8 +131,7 @@ async def apply(call: Call) -> Answered:
 async def roll_back(call: Call) -> Answered:
     call.check("change")
     world, number = call.desk.world, call.body.number
-    if number not in [version.number for version in await documents.list_versions(world.store)]:
-        raise MissingError(f"there is no version {number} of the policy, or it is not kept any more")
+    await _find_version(world.store, number)
     version = await changes.rollback(world.store, number, by=call.caller.name, at_ns=world.clock.wall())
     return _tell(version)
 
