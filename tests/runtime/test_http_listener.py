@@ -213,3 +213,23 @@ async def test_tls_tells_who_asks_and_half_a_handshake_is_cut_off(listen: Open, 
     assert "gateway" in seen[0] and seen[1] == ()
     await until_counted(listener, "cut_handshake")
     idle[1].close()
+
+
+async def test_handshakes_that_are_never_finished_shut_nobody_out(listen: Open, tmp_path: Path) -> None:
+    made = make_certificates(tmp_path, "node")
+    listener, at = await listen(tls=made["node"], connections_max=20, handshake_s=60)
+    idle = [await asyncio.open_connection(at.host, at.port) for _ in range(100)]
+    context = ssl.create_default_context(cafile=str(made["node"].ca))
+    reader, writer = await asyncio.open_connection(at.host, at.port, ssl=context)
+    writer.write(b"GET / HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n")
+    assert b"200" in await reader.read()
+    assert listener.counts["cut_handshake"] >= 80
+    for _, each in [*idle, (reader, writer)]:
+        each.close()
+
+
+async def test_who_was_cut_off_is_in_the_log(listen: Open, caplog: pytest.LogCaptureFixture) -> None:
+    listener, at = await listen(receive_s=0.2)
+    await ask(at, b"GET / HTTP/1.1\r\n")
+    listener._tell()
+    assert any(record.fields == {"cut_slow_receive": 1} for record in caplog.records)  # type: ignore[attr-defined]

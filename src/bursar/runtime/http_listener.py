@@ -30,6 +30,7 @@ from bursar.runtime import logs, tls
 from bursar.runtime.routes import Address
 
 SWEEP_S = 0.5
+TELL_S = 10.0
 BACKLOG = 256
 NO_DESCRIPTORS_PAUSE_S = 0.1
 
@@ -48,7 +49,8 @@ _quiet.addFilter(_is_told)
 class Bounds:
     """What one client, or all of them, may occupy.
 
-    connections_max   open at once; half as many may be in their TLS handshake
+    connections_max   open at once; half as many may be in their TLS handshake, of which the oldest makes
+                      way for the next
     head_max_bytes    the request line and headers
     receive_s         for a request to arrive, from the connection or the last answer on
     send_s            for an answer to be read
@@ -132,7 +134,8 @@ class HttpListener:
         self._state = ServerState()
         self._socket: socket.socket | None = None
         self._context: ssl.SSLContext | None = None
-        self._greeting: set[asyncio.Task[None]] = set()
+        self._greeting: dict[asyncio.Task[None], None] = {}
+        self._told: Counter[str] = Counter()
         self._tasks: list[asyncio.Task[None]] = []
 
     async def listen(self, address: str, secured: Tls | None = None) -> Address:
@@ -192,13 +195,16 @@ class HttpListener:
                 taken.close()
                 continue
             greeting = loop.create_task(self._greet(taken))
-            self._greeting.add(greeting)
-            greeting.add_done_callback(self._greeting.discard)
+            self._greeting[greeting] = None
+            greeting.add_done_callback(self._end_greeting)
             await asyncio.sleep(0)  # many that come at once are greeted one after the other
 
     def _make_room(self) -> bool:
         if self._context is not None and len(self._greeting) >= self._bounds.connections_max // 2:
-            return False
+            self.counts["cut_handshake"] += 1
+            oldest = next(iter(self._greeting))  # whoever means it is done with that in a moment
+            self._end_greeting(oldest)
+            oldest.cancel()
         if len(self._state.connections) + len(self._greeting) < self._bounds.connections_max:
             return True
         now = asyncio.get_running_loop().time()
@@ -217,9 +223,7 @@ class HttpListener:
         handshake_s = self._bounds.handshake_s if self._context is not None else None
         try:
             await loop.connect_accepted_socket(
-                lambda: Connection(
-                    self._config, self._state, self.counts, lambda: self._greeting.discard(task)
-                ),
+                lambda: Connection(self._config, self._state, self.counts, lambda: self._end_greeting(task)),
                 taken,
                 ssl=self._context,
                 ssl_handshake_timeout=handshake_s,
@@ -230,11 +234,15 @@ class HttpListener:
             logs.debug("http.cut_handshake", why=str(error) or type(error).__name__)
             taken.close()
 
+    def _end_greeting(self, task: asyncio.Task[None]) -> None:
+        self._greeting.pop(task, None)
+
     # -- cutting off
 
     async def _sweep(self) -> None:
         limits = {"receive": self._bounds.receive_s, "send": self._bounds.send_s}
         loop = asyncio.get_running_loop()
+        tell_at = loop.time()
         while True:
             self._state.default_headers = [(b"date", formatdate(usegmt=True).encode("ascii"))]
             await asyncio.sleep(min(SWEEP_S, *limits.values()))
@@ -243,6 +251,17 @@ class HttpListener:
                 doing = connection.look(now)
                 if doing and now - connection.since > limits[doing]:
                     self._cut(connection, f"cut_slow_{doing}")
+            if now >= tell_at:
+                tell_at = now + TELL_S
+                self._tell()
+
+    def _tell(self) -> None:
+        """Log who was cut off, now and then: whoever does much of it must not fill the log."""
+        cut = Counter({event: self.counts[event] for event in self.counts if event != "accepted"})
+        since = cut - self._told
+        self._told = cut
+        if since:
+            logs.warning("http.cut_off", **since)
 
     def _cut(self, connection: Connection, why: str) -> None:
         self.counts[why] += 1
