@@ -14,7 +14,7 @@ import logging
 import socket
 import ssl
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from email.utils import formatdate
 from typing import Any
@@ -26,8 +26,9 @@ from uvicorn.server import ServerState
 
 from bursar.errors import NetworkError
 from bursar.policy.values import Tls
-from bursar.runtime import logs, tls
+from bursar.runtime import logs
 from bursar.runtime.routes import Address
+from bursar.runtime.tls import Certificates, names_in
 
 SWEEP_S = 0.5
 TELL_S = 10.0
@@ -79,11 +80,13 @@ class Connection(H11Protocol):
         self._served = 0
         self._doing = ("", 0)
         self.since = 0.0
+        self.certificate: Mapping[str, Any] | None = None
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
         self._greeted()
-        self.app_state = {"certificate": _find_names(transport)}
+        self.certificate = _find_certificate(transport)
+        self.app_state = {"certificate": tuple(sorted(names_in(self.certificate or {})))}
         self.look(self.loop.time())
 
     def on_response_complete(self) -> None:
@@ -107,11 +110,10 @@ class Connection(H11Protocol):
         return "receive" if self.conn.their_state in (h11.IDLE, h11.SEND_BODY) else ""
 
 
-def _find_names(transport: asyncio.Transport) -> tuple[str, ...]:
-    """In the certificate that the client showed, if it did."""
+def _find_certificate(transport: asyncio.Transport) -> Mapping[str, Any] | None:
+    """What the client showed, if it did."""
     secured: ssl.SSLObject | None = transport.get_extra_info("ssl_object")
-    found = secured.getpeercert() if secured is not None else None
-    return tuple(sorted(tls.names_in(found))) if found else ()
+    return secured.getpeercert() if secured is not None else None
 
 
 class HttpListener:
@@ -133,6 +135,7 @@ class HttpListener:
         )
         self._state = ServerState()
         self._socket: socket.socket | None = None
+        self._certificates: Certificates | None = None
         self._context: ssl.SSLContext | None = None
         self._greeting: dict[asyncio.Task[None], None] = {}
         self._told: Counter[str] = Counter()
@@ -143,8 +146,8 @@ class HttpListener:
         wanted = Address.parse(address)
         self._config.load()
         if secured is not None:
-            self._context = tls.listening(secured)
-            self._context.verify_mode = ssl.CERT_OPTIONAL  # a token will do instead
+            self._certificates = Certificates(secured)
+            self._use_certificates()
         family = socket.AF_INET6 if ":" in wanted.host else socket.AF_INET
         try:
             self._socket = socket.create_server((wanted.host, wanted.port), family=family, backlog=BACKLOG)
@@ -251,9 +254,25 @@ class HttpListener:
                 doing = connection.look(now)
                 if doing and now - connection.since > limits[doing]:
                     self._cut(connection, f"cut_slow_{doing}")
+            self.reload()
             if now >= tell_at:
                 tell_at = now + TELL_S
                 self._tell()
+
+    def reload(self, *, only_changed: bool = True) -> None:
+        """Read the certificates again; who shows one that was revoked is cut off."""
+        known = self._certificates
+        if known is None or not known.reload(only_changed=only_changed):
+            return
+        self._use_certificates()
+        for connection in self._connections():
+            if known.is_revoked(connection.certificate):
+                self._cut(connection, "cut_revoked")
+
+    def _use_certificates(self) -> None:
+        assert self._certificates is not None, "it was told to use TLS"
+        self._context = self._certificates.listening
+        self._context.verify_mode = ssl.CERT_OPTIONAL  # a token will do instead
 
     def _tell(self) -> None:
         """Log who was cut off, now and then: whoever does much of it must not fill the log."""
