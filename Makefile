@@ -2,7 +2,7 @@
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
-SERVERS := memcached redis-server zookeeper fio iproute2 iptables openssl chromium prometheus
+SERVERS := memcached redis-server zookeeper fio iproute2 iptables openssl chromium prometheus curl nodejs
 
 .PHONY: demo test check servers docs clean help
 

@@ -21,6 +21,8 @@ SERVERS = {
     "prometheus": lambda: shutil.which("prometheus"),
     "promtool": lambda: shutil.which("promtool"),
     "chromium": lambda: shutil.which("chromium"),
+    "curl": lambda: shutil.which("curl"),
+    "node": lambda: shutil.which("node"),
     "root": lambda: os.geteuid() == 0,
     "netns": lambda: os.geteuid() == 0 and shutil.which("ip") and shutil.which("iptables"),
 }

@@ -93,19 +93,3 @@ def test_json_lists_the_problems(capsys: pytest.CaptureFixture[str]) -> None:
     ]
     assert found["problems"][0]["line"] == 2
     assert found["problems"][0]["remedy"].startswith('write one of "rate"')
-
-
-def test_metrics_that_anybody_can_read_are_pointed_out(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    file = tmp_path / "policy.toml"
-    for settings, said in (
-        ('metrics = "0.0.0.0:9464"', True),
-        ('metrics = "0.0.0.0:9464"\nmetrics_token_file = "m.token"', False),
-        ('metrics = "127.0.0.1:9464"', False),
-        ('metrics = "off"', False),
-    ):
-        file.write_text(f'[daemon]\n{settings}\n[resource.x]\nkind = "claim"\n')
-        code, out, _ = check(capsys, str(file))
-        assert code == 0
-        assert ("whoever reaches it" in out) is said

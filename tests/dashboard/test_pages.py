@@ -35,7 +35,7 @@ WRONG = (
 POLICY = """
 [daemon]
 listen = "127.0.0.1:{port}"
-metrics = "127.0.0.1:{metrics}"
+http = "127.0.0.1:{metrics}"
 state = "{state}"
 [resource.cache]
 kind = "rate"
@@ -302,7 +302,7 @@ def test_a_daemon_that_dies_is_an_alert(tab: Tab, tmp_path: Path) -> None:
 BUDGET = """
 [daemon]
 listen = "127.0.0.1:{port}"
-metrics = "off"
+http = "off"
 state = "{state}"
 [resource.llm]
 kind = "quota"

@@ -52,7 +52,7 @@ def make_app(tmp_path: Path) -> Callable[..., FastAPI]:
 
         app.add_middleware(
             BursarMiddleware,
-            bursar=parse(f'{text}[daemon]\nmetrics = "off"\nstate = "{tmp_path / "state"}"\n'),
+            bursar=parse(f'{text}[daemon]\nhttp = "off"\nstate = "{tmp_path / "state"}"\n'),
             resource="api",
             tenant=by_header("x-tenant"),
             wait=wait,

@@ -7,8 +7,8 @@ from typing import Any, cast
 import pytest
 from asgi_budget import WORLD, Budget
 
+from bursar.api.ratelimit import Writer
 from bursar.errors import Refused
-from bursar.integrations.asgi.answers import Writer
 from bursar.policy import parse
 from bursar.resource.door import Resource
 

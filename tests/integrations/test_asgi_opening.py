@@ -289,7 +289,7 @@ servers = {{ here = "100/s" }}
 acme = {{ limit = "50/s" }}
 [daemon]
 listen = "127.0.0.1:{port}"
-metrics = "off"
+http = "off"
 """
 
 

@@ -34,7 +34,7 @@ def block(page: str, language: str, first_line: str) -> str:
 
 def write_policy(page: str, folder: Path) -> Path:
     file = folder / "policy.toml"
-    daemon = f'[daemon]\nmetrics = "off"\nstate = "{folder / "state"}"\n'
+    daemon = f'[daemon]\nhttp = "off"\nstate = "{folder / "state"}"\n'
     file.write_text(block(page, "toml", "# policy.toml") + daemon)
     return file
 

@@ -34,7 +34,7 @@ servers = {{ here = "1k/s" }}
 few = {{ limit = "3/10s" }}
 acme = {{ limit = "1k/s" }}
 [daemon]
-metrics = "off"
+http = "off"
 state = "{state}"
 """
 OK, OVER = rls_pb2.RateLimitResponse.OK, rls_pb2.RateLimitResponse.OVER_LIMIT

@@ -8,12 +8,12 @@ import pytest
 from tests.runtime.asking import get
 from tests.runtime.promtool import check_with_promtool
 
-from bursar.integrations.envoy.reports import make_http_server
+from bursar.integrations.envoy.reports import make_http
 from bursar.integrations.envoy.statistics import FleetStatistics, FleetTenantStatistics
 from bursar.policy import parse
 
 POLICY = """
-daemon.metrics_tenants = 1
+daemon = { http = "127.0.0.1:0", metrics_tenants = 1 }
 [resource.api]
 kind = "rate"
 servers = { a = "100/s" }
@@ -30,12 +30,13 @@ async def test_a_fleet_is_exported_with_bounded_labels() -> None:
     tenants = {"small": make_row(1.0), "large": make_row(5.0), "tiny": make_row(0.5)}
     found = FleetStatistics(envoys=2, round_s=0.25, events={"reports": 7}, tenants=tenants)
     fleet = SimpleNamespace(statistics=lambda: found)
-    http = make_http_server(parse(POLICY), {"api": fleet})  # type: ignore[dict-item]
-    at = await http.listen("127.0.0.1:0")
+    http = make_http(parse(POLICY), {"api": fleet})  # type: ignore[dict-item]
+    at = await http.listen()
+    assert at is not None
     assert (await get(at, "/live"))[0] == 200
     assert (await get(at, "/ready"))[0] == 200
     status, text = await get(at, "/metrics")
-    http.close()
+    await http.close()
     assert status == 200
     both = 'resource="api",kind="rate"'
     for line in (

@@ -31,7 +31,7 @@ shadow = {shadow}
 acme = {{ limit = "240/s" }}
 other = {{ limit = "100/s" }}
 [daemon]
-metrics = "off"
+http = "off"
 state = "{state}"
 """
 
@@ -201,7 +201,7 @@ async def test_without_bursar_real_envoys_do_what_the_policy_says_and_a_restart_
     tmp_path: Path,
 ) -> None:
     text = "".join(RESOURCE.format(name=name, mode=mode) for name, mode in MODES.items())
-    text += f'[daemon]\nmetrics = "off"\nstate = "{tmp_path / "state"}"\n'
+    text += f'[daemon]\nhttp = "off"\nstate = "{tmp_path / "state"}"\n'
     file, port = tmp_path / "policy.toml", find_free_port()
     file.write_text(text)
     policies = parse(text).resources

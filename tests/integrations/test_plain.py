@@ -20,7 +20,7 @@ kind = "quota"
 [resource.llm.tenant]
 acme = {{ limit = 10 }}
 [daemon]
-metrics = "off"
+http = "off"
 state = "{state}"
 """
 

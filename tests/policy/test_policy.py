@@ -140,7 +140,7 @@ def test_a_claim_refuses_without_bursar_and_needs_no_tenants() -> None:
 
 def test_a_daemon_listens_on_loopback_unless_told() -> None:
     daemon = parse('[resource.x]\nkind = "claim"').daemon
-    assert (daemon.listen, daemon.metrics) == ("127.0.0.1:7070", "127.0.0.1:9464")
+    assert (daemon.listen, daemon.http) == ("127.0.0.1:7070", "127.0.0.1:9464")
     assert daemon.tls is None and daemon.token_file is None and daemon.peers == {}
 
 
@@ -149,14 +149,14 @@ def test_beyond_loopback_takes_tls() -> None:
     store = "zookeeper://a:2181,b:2181/bursar"
     [daemon]
     listen = "[::]:7070"
-    metrics = "off"
+    http = "off"
     tls = { cert = "n.crt", key = "n.key", ca = "ca.crt" }
     peers = { b = "b.example:7070", c = "[2001:db8::1]:7070" }
     [resource.x]
     kind = "claim"
     """
     daemon = parse(text).daemon
-    assert daemon.metrics is None
+    assert daemon.http is None
     assert daemon.tls is not None and daemon.tls.ca == "ca.crt"
     with pytest.raises(PolicyError) as caught:
         parse(text.replace("tls =", "# tls ="))
@@ -169,10 +169,13 @@ def test_loopback_needs_no_tls(address: str) -> None:
     assert parse(f'daemon = {{ listen = "{address}" }}\nresource.x.kind = "claim"').daemon.listen == address
 
 
-def test_metrics_go_wherever_they_are_told_to() -> None:
-    settings = 'metrics = "0.0.0.0:9464", metrics_tenants = 5, metrics_token_file = "m.token"'
+def test_http_beyond_loopback_takes_tls_too() -> None:
+    with pytest.raises(PolicyError, match=r"daemon\.http.*beyond loopback"):
+        parse('daemon = { http = "0.0.0.0:9464" }\nresource.x.kind = "claim"')
+    tls = 'tls = { cert = "n.crt", key = "n.key", ca = "ca.crt" }'
+    settings = f'http = "0.0.0.0:9464", metrics_tenants = 5, metrics_token_file = "m.token", {tls}'
     daemon = parse(f'daemon = {{ {settings} }}\nresource.x.kind = "claim"').daemon
-    assert daemon.metrics == "0.0.0.0:9464"
+    assert daemon.http == "0.0.0.0:9464"
     assert (daemon.metrics_tenants, daemon.metrics_token_file) == (5, "m.token")
     assert parse('resource.x.kind = "claim"').daemon.metrics_tenants == 1000
 

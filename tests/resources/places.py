@@ -1,4 +1,4 @@
-"""Every way to the front door, with one face: here or through a daemon, async or sync."""
+"""Every way to the front door, with one face: here, through a daemon or over HTTP, async or sync."""
 
 from __future__ import annotations
 
@@ -8,12 +8,14 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
+import httpx
+
 import bursar
 import bursar.sync
 from bursar.policy import Policy, parse
 from bursar.runtime.daemon import Daemon
 
-WAYS = ("here-async", "here-sync", "daemon-async", "daemon-sync")
+WAYS = ("here-async", "here-sync", "daemon-async", "daemon-sync", "http-async")
 
 KINDS = ("rate", "share", "pool", "quota", "fast", "claim")
 """`fast` is a quota in mode fast, the one that hands out lots."""
@@ -60,7 +62,7 @@ kind = "claim"
 DAEMON = """
 [daemon]
 listen = "127.0.0.1:0"
-metrics = "off"
+http = "127.0.0.1:0"
 state = "{state}"
 """
 
@@ -84,6 +86,11 @@ class Caller:
         self.way = way
         self.b = b
         self.daemon = daemon
+
+    @property
+    def has_lots(self) -> bool:
+        """Whether tokens are in hand ahead of use: over HTTP they are in the daemon's."""
+        return True
 
     @property
     def sync(self) -> bool:
@@ -140,6 +147,10 @@ class Caller:
 async def open_way(way: str, policy: Policy) -> AsyncIterator[Caller]:
     """A connection by that way; ready once everything is decided."""
     place, _, style = way.partition("-")
+    if place == "http":
+        async with open_http(policy) as caller:
+            yield caller
+        return
     daemon = await Daemon.open(policy) if place == "daemon" else None
     target: Any = policy if daemon is None else f"bursar://{daemon.host.world.listening}"
     try:
@@ -157,9 +168,21 @@ async def open_way(way: str, policy: Policy) -> AsyncIterator[Caller]:
             await daemon.close()
 
 
+@contextlib.asynccontextmanager
+async def open_http(policy: Policy) -> AsyncIterator[Caller]:
+    from tests.resources.over_http import HttpCaller
+
+    daemon = await Daemon.open(policy)
+    try:
+        async with httpx.AsyncClient(base_url=f"http://{daemon.http_at}", timeout=100) as client:
+            yield await _ready(HttpCaller("http-async", client, daemon))
+    finally:
+        await daemon.close()
+
+
 async def _ready(caller: Caller) -> Caller:
     async with asyncio.timeout(10):
-        for kind in caller.b.resources:
+        for kind in KINDS:
             while not (await caller.statistics(kind)).ready:
                 await asyncio.sleep(0.01)
     return caller

@@ -1,5 +1,6 @@
-"""The contract of the front door, line by line: five kinds, here and through a daemon, async and sync,
-at default settings. (`test_breaches.py` breaks each line once, and sees that it is caught here.)"""
+"""The contract of the front door, line by line: five kinds, here, through a daemon and over HTTP,
+async and sync, at default settings. (`test_breaches.py` breaks each line once, and sees that it is caught
+here.)"""
 
 from __future__ import annotations
 

@@ -157,7 +157,7 @@ async def place(tmp_path: Path) -> AsyncIterator[Wire]:
     for tenant in TENANTS:  # so that there is something of everybody's to be seen
         for name in ("cache", "customers", "disk", "records"):
             await admin.resource(name).acquire(tenant, wait=2)
-        await admin.claim("shared:S", tenant=tenant)
+        await admin.claim("shared:S", tenant=tenant, wait=5)
     yield place
     for b in place.clients.values():
         await b.close()

@@ -23,7 +23,7 @@ async def ask(at: Address, request: bytes) -> bytes:
 
 async def get(at: Address, path: str, *headers: str) -> tuple[int, str]:
     lines = "".join(f"{header}\r\n" for header in headers)
-    answer = await ask(at, f"GET {path} HTTP/1.1\r\nHost: x\r\n{lines}\r\n".encode())
+    answer = await ask(at, f"GET {path} HTTP/1.1\r\nHost: {at}\r\nConnection: close\r\n{lines}\r\n".encode())
     head, _, body = answer.partition(b"\r\n\r\n")
     return int(head.split()[1]), body.decode()
 

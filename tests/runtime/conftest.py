@@ -27,7 +27,7 @@ def toys(monkeypatch: pytest.MonkeyPatch) -> None:
 def make_policy(toys: None, tmp_path: Path) -> MakePolicy:
     def make(resource: dict[str, Any] | None = None, **daemon: Any) -> Policy:
         llm = {"kind": "quota", "tenant": {"acme": {"limit": 100}, "beta": {"limit": 5}}}
-        settings = {"listen": "127.0.0.1:0", "metrics": "127.0.0.1:0", "state": str(tmp_path / "state")}
+        settings = {"listen": "127.0.0.1:0", "http": "127.0.0.1:0", "state": str(tmp_path / "state")}
         return build({"resource": {"llm": llm | (resource or {})}, "daemon": settings | daemon})
 
     return make

@@ -40,7 +40,7 @@ async def test_it_is_ready_while_every_resource_would_decide(
     make_policy: MakePolicy, serve_policy: Serve, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     daemon = await serve_policy(make_policy())
-    at = daemon.metrics_at
+    at = daemon.http_at
     assert at is not None
     assert await get_json(at, "/live") == (200, {"live": True, "name": "bursar"})
     assert await get_json(at, "/ready") == (200, {"ready": True, "not_ready": []})
@@ -116,8 +116,8 @@ async def test_metrics_tell_of_the_node_its_clients_and_its_resources(
     resource = daemon.host.resources["llm"]
     async with resource.acquire("acme", 30):
         pass
-    assert daemon.metrics_at is not None
-    status, text = await get(daemon.metrics_at, "/metrics")
+    assert daemon.http_at is not None
+    status, text = await get(daemon.http_at, "/metrics")
     assert status == 200
     both = 'resource="llm",kind="quota"'
     for line in (
@@ -137,10 +137,10 @@ async def test_metrics_want_the_token_and_health_does_not(
     secret = tmp_path / "token"
     secret.write_text("sixteen characters\n")
     daemon = await serve_policy(make_policy(metrics_token_file=str(secret)))
-    assert daemon.metrics_at is not None
-    assert (await get(daemon.metrics_at, "/metrics"))[0] == 401
-    assert (await get(daemon.metrics_at, "/metrics", "Authorization: Bearer sixteen characters"))[0] == 200
-    assert (await get(daemon.metrics_at, "/ready"))[0] == 200
+    assert daemon.http_at is not None
+    assert (await get(daemon.http_at, "/metrics"))[0] == 401
+    assert (await get(daemon.http_at, "/metrics", "Authorization: Bearer sixteen characters"))[0] == 200
+    assert (await get(daemon.http_at, "/ready"))[0] == 200
     secret.write_text("short\n")
     with pytest.raises(UsageError, match="16 characters"):
         Reports(Policy(resources={}, daemon=DaemonPolicy(metrics_token_file=str(secret))))

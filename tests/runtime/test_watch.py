@@ -114,9 +114,9 @@ async def test_a_daemon_watches_and_counts_what_it_told(
     daemon = await serve_policy(make_policy({"shadow": True}))
     resource = daemon.host.resources["llm"]
     wanted = 'bursar_alerts_total{alert="shadow",resource="llm"} 1'
-    assert daemon.metrics_at is not None
+    assert daemon.http_at is not None
     async with resource.acquire("beta", 100), asyncio.timeout(10):
-        while wanted not in (await get(daemon.metrics_at, "/metrics"))[1].splitlines():
+        while wanted not in (await get(daemon.http_at, "/metrics"))[1].splitlines():
             await asyncio.sleep(0.01)
     (alert,) = (await resource.statistics()).alerts
     assert (alert.name, alert.tenant) == ("shadow", "beta")

@@ -32,7 +32,7 @@ POLICY = """
 [daemon]
 name = "node-a"
 listen = "127.0.0.1:0"
-metrics = "127.0.0.1:0"
+http = "127.0.0.1:0"
 state = "{folder}/state"
 tls = {{ cert = "{folder}/node-a.crt", key = "{folder}/node-a.key", ca = "{folder}/ca.crt" }}
 [resource.llm]
@@ -149,7 +149,7 @@ def test_connections_beyond_its_open_files_stop_nobody(folder: Path, kind: str) 
         assert (lowered["open_files"], lowered["wanted"]) == (FILES, 4_000)
         said = begin_handshake() if kind == "half_open" else b""
         asyncio.run(attack(folder, port_of(ready["address"]), said, 3.0))
-        counts = read_metrics(port_of(ready["metrics"]))
+        counts = read_metrics(port_of(ready["http"]))
         cut = ("cut_crowded", "cut_stalled", "handshake_failed")
         assert sum(counts.get(name, 0) for name in cut) > FLOOD / 4
         assert counts.get("accept_failed", 0) == 0

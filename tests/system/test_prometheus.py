@@ -31,7 +31,7 @@ def serve(folder: Path) -> Process:
     listed = "".join(f'"tenant {n}" = {{ limit = 100 }}\n' for n in range(TENANTS))
     policy = folder / "policy.toml"
     policy.write_text(
-        f'[daemon]\nlisten = "127.0.0.1:0"\nmetrics = "0.0.0.0:0"\nmetrics_tenants = 150\n'
+        f'[daemon]\nlisten = "127.0.0.1:0"\nhttp = "127.0.0.1:0"\nmetrics_tenants = 150\n'
         f'metrics_token_file = "{secret}"\nstate = "{folder}/state"\n'
         f'[resource.llm]\nkind = "quota"\n[resource.llm.tenant]\n{listed}'
     )
@@ -86,7 +86,7 @@ def test_prometheus_scrapes_a_daemon_with_more_tenants_than_labels(tmp_path: Pat
             for number in range(160):
                 with b.resource("llm").acquire(f"tenant {number}", 1 + (number < 150)):
                     pass
-        target = f"127.0.0.1:{ready['metrics'].rpartition(':')[2]}"
+        target = f"127.0.0.1:{ready['http'].rpartition(':')[2]}"
         with run_prometheus(tmp_path, target) as prometheus:
             wait_for(prometheus, 'up{job="bursar"}', 1)
             assert ask(prometheus, "bursar_up")[0]["value"][1] == "1"
@@ -102,7 +102,7 @@ def test_prometheus_scrapes_a_daemon_with_more_tenants_than_labels(tmp_path: Pat
 @pytest.mark.needs("promtool")
 def test_promtool_has_nothing_to_say_about_a_daemon(tmp_path: Path) -> None:
     with serve(tmp_path) as daemon:
-        at = daemon.wait_for("daemon.ready")["metrics"].replace("0.0.0.0", "127.0.0.1")
+        at = daemon.wait_for("daemon.ready")["http"]
         wanted = urllib.request.Request(f"http://{at}/metrics", headers={"Authorization": f"Bearer {TOKEN}"})
         with urllib.request.urlopen(wanted, timeout=5) as answer:
             text = answer.read().decode()

@@ -26,7 +26,7 @@ def write_policy(folder: Path, mode: str) -> Path:
         port = free.getsockname()[1]
     policy = folder / "policy.toml"
     policy.write_text(
-        f'[daemon]\nlisten = "127.0.0.1:{port}"\nmetrics = "off"\nstate = "{folder}/state"\n'
+        f'[daemon]\nlisten = "127.0.0.1:{port}"\nhttp = "off"\nstate = "{folder}/state"\n'
         f'[resource.llm]\nkind = "quota"\nmode = "{mode}"\nblock = {BLOCK}\n'
         f"[resource.llm.tenant]\nacme = {{ limit = {LIMIT} }}\n"
     )

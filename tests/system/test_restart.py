@@ -32,7 +32,7 @@ PAUSE_S = 0.005
 
 POLICY = """[daemon]
 listen = "{listen}"
-metrics = "{metrics}"
+http = "{metrics}"
 state = "{folder}/state"
 [resource.calls]
 kind = "rate"
@@ -161,14 +161,14 @@ async def test_a_killed_daemon_decides_again_at_once_and_grants_nothing_twice(
     told = dict(load.granted)
     assert min(told.values()) > 0, "killed before there was any load"
     load.forget_times()
-    write_policy(ready["address"], ready["metrics"])
-    assert not is_ready(ready["metrics"])
+    write_policy(ready["address"], ready["http"])
+    assert not is_ready(ready["http"])
     spawned = time.monotonic()
     with serve(path) as daemon:
         await asyncio.to_thread(daemon.wait_for, "daemon.ready", 60.0)
         up_s = time.monotonic() - spawned
         async with asyncio.timeout(PATIENCE_S + 30):
-            at = await watch_ready(ready["metrics"], f"bursar://{ready['address']}")
+            at = await watch_ready(ready["http"], f"bursar://{ready['address']}")
             ready_s, decided_s = (moment - spawned for moment in at)
             while len(load.granted_at) < 2:
                 await asyncio.sleep(0.02)

@@ -22,7 +22,7 @@ from .processes import Process, bursar
 def write_policy(directory: Path, limit: int = 100, extra: str = "", listen: str = "127.0.0.1:0") -> Path:
     path = directory / "policy.toml"
     path.write_text(
-        f'[daemon]\nlisten = "{listen}"\nmetrics = "127.0.0.1:0"\nstate = "{directory}/state"\n'
+        f'[daemon]\nlisten = "{listen}"\nhttp = "127.0.0.1:0"\nstate = "{directory}/state"\n'
         f'[resource.llm]\nkind = "quota"\nwithout_bursar = "refuse"\n{extra}'
         f"[resource.llm.tenant]\nacme = {{ limit = {limit} }}\n"
     )
@@ -44,7 +44,7 @@ def fetch(url: str) -> tuple[int, str]:
 def test_it_serves_explains_counts_and_stops_within_two_seconds(tmp_path: Path) -> None:
     with serve(write_policy(tmp_path)) as daemon:
         ready = daemon.wait_for("daemon.ready")
-        url, metrics = f"bursar://{ready['address']}", f"http://{ready['metrics']}"
+        url, metrics = f"bursar://{ready['address']}", f"http://{ready['http']}"
         with api.sync.connect(url) as b:
             with b.resource("llm").acquire("acme", 30) as grant:
                 grant.settle(12)
@@ -180,7 +180,7 @@ def test_garbage_from_the_net_leaves_the_daemon_serving(tmp_path: Path) -> None:
                 raw.sendall(junk)
                 while raw.recv(4096):
                     pass
-        metrics_host, _, metrics_port = ready["metrics"].rpartition(":")
+        metrics_host, _, metrics_port = ready["http"].rpartition(":")
         for junk in (b"\xff" * 20_000, b"POST / HTTP/1.1\r\n\r\n", b"GET\r\n\r\n"):
             with socket.create_connection((metrics_host, int(metrics_port)), timeout=10) as raw:
                 try:
@@ -190,7 +190,7 @@ def test_garbage_from_the_net_leaves_the_daemon_serving(tmp_path: Path) -> None:
                 except ConnectionError:
                     continue  # cut off while still sending, which is what is wanted
         with api.sync.connect(f"bursar://{ready['address']}") as b, b.resource("llm").acquire("acme"):
-            body = fetch(f"http://{ready['metrics']}/metrics")[1]
+            body = fetch(f"http://{ready['http']}/metrics")[1]
             assert 'bursar_network_events_total{event="cut_garbage"} 3' in body.splitlines()
         daemon.signal(signal.SIGTERM)
         assert daemon.wait() == 0

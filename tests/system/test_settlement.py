@@ -32,7 +32,7 @@ servers = {{ here = "10k/s" }}
 acme = {{ limit = "1k/s" }}
 [daemon]
 listen = "127.0.0.1:{port}"
-metrics = "off"
+http = "off"
 state = "{state}"
 """
 

@@ -11,7 +11,7 @@ from .processes import Process
 POLICY = """
 [daemon]
 listen = "127.0.0.1:0"
-metrics = "off"
+http = "off"
 state = "{folder}/state"
 [resource.cache]
 kind = "rate"

@@ -27,7 +27,7 @@ TIMEOUT_S = 60
 POLICY = """
 [daemon]
 listen = "127.0.0.1:0"
-metrics = "127.0.0.1:0"
+http = "127.0.0.1:0"
 state = "state"
 [resource.api]
 kind = "rate"
@@ -191,7 +191,7 @@ def test_every_kind_is_granted_in_a_program(installed: Installed) -> None:
 def test_every_kind_is_served_by_a_daemon(installed: Installed) -> None:
     with serve(installed) as ready:
         assert ready["resources"] == ",".join(KINDS)
-        wait_until_ready(f"http://{ready['metrics']}/ready")
+        wait_until_ready(f"http://{ready['http']}/ready")
         granted = installed.run("python", "-c", CLIENT, f"bursar://{ready['address']}").split()
         assert granted == ["api", "disk", "records", "llm"]
 

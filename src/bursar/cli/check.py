@@ -57,18 +57,8 @@ def _describe_policy(policy: Policy) -> dict[str, Any]:
     return {"file": policy.source, "ok": True, "problems": [], "policy": understood}
 
 
-def _warn(policy: Policy) -> list[str]:
-    """What is right, and should be meant."""
-    from bursar.policy.names import is_loopback
-
-    at = policy.daemon.metrics
-    if at is None or is_loopback(at) or policy.daemon.metrics_token_file:
-        return []
-    return [f"  metrics on {at}: whoever reaches it reads tenants' names and figures (no metrics_token_file)"]
-
-
 def _write_summary(policy: Policy) -> str:
-    lines = [f"{policy.source}: fine", *_warn(policy)]
+    lines = [f"{policy.source}: fine"]
     for resource in policy.resources.values():
         count = len(resource.tenants)
         tenants = f"{count} tenant{'' if count == 1 else 's'}" if count else "any tenant"

@@ -122,14 +122,13 @@ async def _serve(policy: Policy, settings: Settings, listen: str) -> None:
     import asyncio
     import signal
 
-    from bursar.integrations.envoy.reports import make_http_server
+    from bursar.integrations.envoy.reports import make_http
     from bursar.integrations.envoy.server import EnvoyServer
 
     server = EnvoyServer(policy, settings)
-    http = make_http_server(policy, server.fleets)
+    http = make_http(policy, server.fleets)
     await server.start(listen)
-    if policy.daemon.metrics is not None:
-        await http.listen(policy.daemon.metrics)
+    await http.listen()
     running = asyncio.ensure_future(server.run())
     for number in (signal.SIGTERM, signal.SIGINT):
         asyncio.get_running_loop().add_signal_handler(number, running.cancel)
@@ -138,5 +137,5 @@ async def _serve(policy: Policy, settings: Settings, listen: str) -> None:
     except asyncio.CancelledError:
         pass  # told to stop
     finally:
-        http.close()
+        await http.close()
         await server.stop()

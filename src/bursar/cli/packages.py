@@ -5,8 +5,9 @@ from __future__ import annotations
 from bursar.errors import BursarError
 
 EXTRAS = {
-    "dashboard": ("fastapi", "nicegui", "starlette", "uvicorn"),
+    "dashboard": ("fastapi", "nicegui"),
     "envoy": ("envoy", "google", "grpc", "xds"),
+    "http": ("h11", "starlette", "uvicorn"),
     "lab": (
         "aiolimiter",
         "kazoo",

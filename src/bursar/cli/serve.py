@@ -70,7 +70,7 @@ def serve(
         "name": name,
         "listen": listen,
         "advertise": advertise,
-        "metrics": http,
+        "http": http,
         "state": state,
         "session_timeout": session_timeout,
         "token_file": token_file,

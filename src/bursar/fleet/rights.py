@@ -160,6 +160,10 @@ def may_anything(caller: Caller, resource: str) -> bool:
 class Rights(Protocol):
     """Tells who asks."""
 
+    @property
+    def is_open(self) -> bool:
+        """Whether nobody is asked who it is."""
+
     def identify(self, token: str | None, certificate: Iterable[str] = ()) -> Caller:
         """Raises DeniedError for a token that is not known, or where one is wanted and none is shown."""
 
@@ -173,6 +177,8 @@ class Rights(Protocol):
 
 class NoRights:
     """Nobody is asked who it is."""
+
+    is_open = True
 
     def identify(self, token: str | None, certificate: Iterable[str] = ()) -> Caller:
         return Anybody()

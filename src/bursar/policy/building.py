@@ -128,7 +128,7 @@ def build_daemon(values: Values) -> DaemonPolicy:
         "name",
         "listen",
         "advertise",
-        "metrics",
+        "http",
         "metrics_tenants",
         "metrics_token_file",
         "token_file",

@@ -96,6 +96,8 @@ CHECKS = {
 def check_daemon(daemon: Values, store: Any, place: Place) -> None:
     peers = daemon["peers"] if is_read(daemon["peers"]) else {}
     addresses: dict[Path, Any] = {("listen",): daemon["listen"]}
+    if daemon["http"] is not None:
+        addresses["http",] = daemon["http"]
     addresses |= {("peers", name): address for name, address in peers.items()}
     beyond = {path: host for path, host in addresses.items() if is_read(host) and not is_loopback(host)}
     if daemon["tls"] is None:

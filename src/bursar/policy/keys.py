@@ -9,7 +9,7 @@ from bursar.policy import names
 from bursar.policy.kinds import MINUTE_NS, PLAIN, RECORDS
 from bursar.policy.shapes import INVALID, Auto, Choice, Flag, Place, Schema, Span, Text, Whole, describe
 from bursar.policy.tables import REQUIRED, Key, Named, Record
-from bursar.policy.values import KINDS
+from bursar.policy.values import HTTP, KINDS
 from bursar.units import SECOND_NS
 
 PEERS_MAX = 1_000
@@ -35,10 +35,10 @@ DAEMON = Record(
         "name": Key(PLAIN, "this daemon's name among its peers", "bursar"),
         "listen": Key(_ADDRESS, "where it listens for clients and peers", "127.0.0.1:7070"),
         "advertise": Key(_ADDRESS, "where other nodes reach it; where it listens if left out"),
-        "metrics": Key(
+        "http": Key(
             Auto(_ADDRESS, word="off"),
-            'where it serves /metrics, /live and /ready; "off": nowhere',
-            "127.0.0.1:9464",
+            'where it serves HTTP: /v1, /metrics, /live and /ready; "off": nowhere',
+            HTTP,
         ),
         "metrics_tenants": Key(
             Whole(0, METRICS_TENANTS_MAX),

@@ -253,14 +253,18 @@ class Tls(Frozen, frozen=True, kw_only=True):
     crl: str | None = None
 
 
+HTTP = "127.0.0.1:9464"
+"""Where a daemon serves HTTP unless told."""
+
+
 class DaemonPolicy(Frozen, frozen=True, kw_only=True):
-    """How `bursar serve` runs. advertise None: others reach it where it listens; metrics None: no metrics
-    are served; metrics_tenants: how many of a resource's tenants have a label of their own there."""
+    """How `bursar serve` runs. advertise None: others reach it where it listens; http None: nothing
+    is served over HTTP; metrics_tenants: how many of a resource's tenants have a label of their own there."""
 
     name: str = "bursar"
     listen: str = "127.0.0.1:7070"
     advertise: str | None = None
-    metrics: str | None = "127.0.0.1:9464"
+    http: str | None = HTTP
     metrics_tenants: int = 1000
     metrics_token_file: str | None = None
     state: str = "bursar-state/bursar"

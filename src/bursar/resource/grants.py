@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Generator, Mapping
+from collections.abc import Awaitable, Generator, Mapping
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
@@ -42,6 +42,11 @@ class Grant:
     @property
     def resource(self) -> str:
         return self._door.name
+
+    @property
+    def settles(self) -> bool:
+        """Whether its kind keeps it under an id, by which it is settled from anywhere."""
+        return self._door.settles
 
     @property
     def _source(self) -> Granted:
@@ -117,6 +122,14 @@ class Grant:
         if not self.closed:
             self.closed = True
             await self._door.end(self)
+
+    def lose(self) -> Awaitable[None] | None:
+        """Whoever it was handed on to is gone and said nothing: what the kind does about that. Nothing
+        where its units are settled by its id, or expire by their policy."""
+        if self.closed or self._lot is not None or (self.id and self.settles):
+            return None
+        self.closed = True
+        return self._door.lose(self._source)
 
     async def __aenter__(self) -> Grant:
         return self

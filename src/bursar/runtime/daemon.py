@@ -40,7 +40,7 @@ class Daemon:
         certified = host.world.sockets.certificates is not None
         self.clients = Clients(host.world, host.resources, rights=rights, certified=certified)
         self.counts: Counter[str] = Counter()
-        self.metrics_at: Address | None = None
+        self.http_at: Address | None = None
         self._reports = reports
         self._reload_from = reload_from
         self._alerts = Alerts(host.resources)
@@ -55,23 +55,23 @@ class Daemon:
         its resources are open."""
         token = read_token(policy.daemon.token_file) if policy.daemon.token_file else None
         reports = Reports(policy)
-        metrics_at = await reports.listen()
+        http_at = await reports.listen()
         host: Host | None = None
         try:
             host = await Host.open(policy, listen=policy.daemon.listen)
             daemon = cls(host, await open_rights(host, token), reports, reload_from)
         except BaseException:
-            reports.close()
+            await reports.close()
             if host is not None:
                 await host.close()
             raise
-        daemon.metrics_at = metrics_at
+        daemon.http_at = http_at
         daemon._start()
         return daemon
 
     def _start(self) -> None:
         self.clients.start()
-        self._reports.open(self.host, self._describe)
+        self._reports.open(self.host, self._describe, self.rights)
         self.host.world.spawn(Watch(self.host.resources, self._alerts).run(), "watch")
         self._set_alert(self.host.policy)
         self.host.taken = self._set_alert
@@ -128,9 +128,9 @@ class Daemon:
         self._stop.set()
 
     async def close(self) -> None:
-        self._reports.close()
         try:
             async with asyncio.timeout(CLOSE_TIMEOUT_S):
+                await self._reports.close()
                 await self.host.close()
         except TimeoutError:
             logs.warning("daemon.close_timeout", after_s=CLOSE_TIMEOUT_S)
@@ -229,6 +229,6 @@ def _tell_ready(daemon: Daemon) -> None:
         "daemon.ready",
         name=world.name,
         address=str(world.listening),
-        metrics=str(daemon.metrics_at or "off"),
+        http=str(daemon.http_at or "off"),
         resources=",".join(daemon.host.resources),
     )

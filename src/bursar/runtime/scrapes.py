@@ -8,9 +8,9 @@ from collections.abc import Awaitable, Callable, Mapping
 from functools import cache
 from importlib.metadata import version
 
+from bursar.api.pages import Answer
 from bursar.resource.door import Resource
 from bursar.runtime.exposition import CONTENT_TYPE, Exposition
-from bursar.runtime.http_server import Answer
 from bursar.runtime.metrics import ResourceMetrics
 from bursar.runtime.slices import Steps, run_in_slices
 

@@ -68,7 +68,7 @@ acme = {{ limit = 1_000_000 }}
 [resource.claim]
 kind = "claim"
 [daemon]
-metrics = "off"
+http = "off"
 state = "{state}"
 """
 
@@ -80,7 +80,7 @@ servers = {{ here = "200k/s" }}
 acme = {{ limit = "100k/s" }}
 [daemon]
 listen = "127.0.0.1:{port}"
-metrics = "off"
+http = "off"
 state = "{state}"
 """
 

@@ -32,7 +32,7 @@ capacity = "50M/s"
 [resource.disk.tenant]
 acme = {{ weight = 1 }}
 [daemon]
-metrics = "off"
+http = "off"
 state = "{state}"
 """
 

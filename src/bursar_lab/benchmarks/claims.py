@@ -27,7 +27,7 @@ kind = "claim"
 [daemon]
 name = "bench-{number}"
 state = "{folder}/{number}"
-metrics = "off"
+http = "off"
 """
 
 WORKERS = 8

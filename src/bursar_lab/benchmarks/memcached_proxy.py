@@ -38,7 +38,7 @@ pacing = false
 [resource.cache.tenant]
 acme = {{ limit = "50M/s" }}
 [daemon]
-metrics = "off"
+http = "off"
 state = "{state}"
 """
 

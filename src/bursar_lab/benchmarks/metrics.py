@@ -31,7 +31,7 @@ TERMS = {"share": "{ weight = 1 }", "quota": "{ limit = 1_000_000 }"}
 DAEMON = """
 [daemon]
 listen = "127.0.0.1:0"
-metrics = "127.0.0.1:0"
+http = "127.0.0.1:0"
 metrics_tenants = {tenants}
 state = "{state}"
 """
@@ -63,7 +63,7 @@ async def _measure(kind: str, tenants: int) -> dict[str, Any]:
                 async with door.acquire(f"t{number}", wait=1):
                     pass
             idle, _, _ = await _watch_turns(asyncio.sleep(1.0))
-            url = f"http://{daemon.metrics_at}/metrics"
+            url = f"http://{daemon.http_at}/metrics"
             turns, scrapes, size = [], [], 0
             for _ in range(ROUNDS):
                 turn, took, body = await _watch_turns(asyncio.to_thread(_fetch, url))

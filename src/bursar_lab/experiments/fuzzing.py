@@ -44,7 +44,7 @@ without_bursar = "keep"
 acme = {{ limit = "50k/s" }}
 other = {{ limit = "10/s" }}
 [daemon]
-metrics = "off"
+http = "off"
 state = "{state}"
 """
 

@@ -1,137 +1,31 @@
-"""What clients are told: the RateLimit fields of every answer, and the problems of those refused.
-
-The fields are structured fields of the IETF draft ratelimit-headers: `RateLimit-Policy` says what
-may be used in a window, `RateLimit` what is left of it and when it begins anew. The problem types
-are the draft's own.
-"""
+"""What clients are told in place of the application's answer: problems, with the RateLimit fields."""
 
 from __future__ import annotations
 
-import json
-import math
-from collections.abc import Mapping
-from dataclasses import dataclass, field
-from typing import Any
-
+from bursar.api.problems import Problem, quota_exceeded, reduced_capacity
+from bursar.api.ratelimit import Writer
 from bursar.errors import Refused
 from bursar.integrations.asgi.scopes import Scope, Send
-from bursar.policy.values import PoolPolicy, QuotaPolicy, RatePolicy
-from bursar.resource.door import Resource
-from bursar.resource.far import FarDecider
-from bursar.resource.grants import Grant
-from bursar.world import SECOND_NS
-
-Fields = list[tuple[bytes, bytes]]
-
-TYPES = "https://iana.org/assignments/http-problem-types#"
-INTEGER_MAX = 10**15 - 1
-"""The largest integer of a structured field."""
-
-WINDOWS_NS = {"hour": 3600 * SECOND_NS, "day": 86_400 * SECOND_NS, "week": 7 * 86_400 * SECOND_NS}
 
 TRY_AGAIN_LATER = 1013
 """The close code of a refused WebSocket, where the server cannot answer it otherwise."""
 
 
-class Writer:
-    """Writes the fields of one resource. `window_s` is what its limits are counted over, where that
-    is not what the resource itself says."""
-
-    def __init__(self, name: str, window_s: int | None = None) -> None:
-        self._name = quote(name)
-        self._given_ns = None if window_s is None else window_s * SECOND_NS
-        self._window_ns = self._given_ns
-
-    def learn(self, resource: Resource) -> None:
-        """A daemon's policy can be another one after a restart, so this is asked each time."""
-        self._window_ns = self._given_ns or find_window_ns(resource)
-
-    def write(self, limit: int | None, remaining: int | None, reset_after: float | None) -> Fields:
-        """What is not known is left out: a field without its number would say nothing."""
-        fields: Fields = []
-        if limit is not None:
-            fields.append((b"ratelimit-policy", self._write_policy(limit).encode("ascii")))
-        if remaining is not None:
-            reset = "" if reset_after is None else f";t={whole_seconds(reset_after)}"
-            text = f"{self._name};r={min(max(0, remaining), INTEGER_MAX)}{reset}"
-            fields.append((b"ratelimit", text.encode("ascii")))
-        return fields
-
-    def _write_policy(self, limit: int) -> str:
-        window_ns = self._window_ns
-        if window_ns is None:
-            return f"{self._name};q={min(limit, INTEGER_MAX)}"
-        # The field counts whole seconds, so a limit over 200 ms is shown as that over a second.
-        window_s = -(-window_ns // SECOND_NS)
-        return f"{self._name};q={min(limit * window_s * SECOND_NS // window_ns, INTEGER_MAX)};w={window_s}"
-
-    def write_grant(self, grant: Grant) -> Fields:
-        return self.write(grant.limit, grant.remaining, grant.reset_after)
-
-    def write_refusal(self, refused: Refused) -> Fields:
-        """No Retry-After where no time can be promised."""
-        fields = self.write(refused.limit, refused.remaining, refused.retry_after)
-        if refused.retry_after is not None:
-            fields.append((b"retry-after", str(whole_seconds(refused.retry_after)).encode("ascii")))
-        return fields
-
-
-def find_window_ns(resource: Resource) -> int | None:
-    """What the limits of a resource are counted over, as far as is known here: a daemon tells its
-    clients of periods, not of windows. Months differ, and a share has no limits."""
-    match resource.policy:
-        case RatePolicy() | PoolPolicy() as policy:
-            return policy.period_ns
-        case QuotaPolicy() as policy:
-            return WINDOWS_NS.get(policy.window)
-    if isinstance(resource.decider, FarDecider) and resource.kind in ("rate", "pool"):
-        return resource.decider.fallback.period_ns
-    return None
-
-
-def quote(name: str) -> str:
-    """A string of a structured field, which is printable ASCII."""
-    plain = "".join(c if " " <= c <= "~" else "_" for c in name)
-    return '"' + plain.replace("\\", "\\\\").replace('"', '\\"') + '"'
-
-
-def whole_seconds(seconds: float) -> int:
-    return max(1, math.ceil(seconds))
-
-
-@dataclass(frozen=True, slots=True)
-class Problem:
-    """An answer in place of the application's, as a problem document (RFC 9457)."""
-
-    status: int
-    title: str
-    detail: str
-    fields: Fields = field(default_factory=list)
-    more: Mapping[str, Any] = field(default_factory=dict)
-
-    async def send(self, scope: Scope, send: Send) -> None:
-        kind = scope["type"]
-        if kind == "websocket":
-            if "websocket.http.response" not in scope.get("extensions", {}):
-                await send({"type": "websocket.close", "code": TRY_AGAIN_LATER, "reason": self.title})
-                return
-            kind = "websocket.http"
-        body = self.write()
-        own = [
-            (b"content-type", b"application/problem+json"),
-            (b"content-length", str(len(body)).encode("ascii")),
-        ]
-        await send({"type": f"{kind}.response.start", "status": self.status, "headers": own + self.fields})
-        await send({"type": f"{kind}.response.body", "body": body})
-
-    def write(self) -> bytes:
-        document = {"status": self.status, "title": self.title, "detail": self.detail, **self.more}
-        return json.dumps(document).encode()
+async def send_problem(problem: Problem, scope: Scope, send: Send) -> None:
+    kind = scope["type"]
+    if kind == "websocket":
+        if "websocket.http.response" not in scope.get("extensions", {}):
+            await send({"type": "websocket.close", "code": TRY_AGAIN_LATER, "reason": problem.title})
+            return
+        kind = "websocket.http"
+    body = problem.write()
+    headers = problem.write_headers(len(body))
+    await send({"type": f"{kind}.response.start", "status": problem.status, "headers": headers})
+    await send({"type": f"{kind}.response.body", "body": body})
 
 
 def no_tenant(detail: str) -> Problem:
     return Problem(400, "No tenant", detail)
-
 
 
 def unknown_tenant(tenant: str, resource: str) -> Problem:
@@ -140,13 +34,10 @@ def unknown_tenant(tenant: str, resource: str) -> Problem:
 
 
 def refused(resource: str, error: Refused, writer: Writer) -> Problem:
-    more = {"type": TYPES + "quota-exceeded", "violated-policies": [resource]}
-    return Problem(429, "Quota exceeded", error.why, writer.write_refusal(error), more)
+    return quota_exceeded(resource, error, writer)
 
 
 def away(retry_after: float) -> Problem:
     """Why it is away is for the logs: it names addresses."""
-    fields = [(b"retry-after", str(whole_seconds(retry_after)).encode("ascii"))]
-    more = {"type": TYPES + "temporary-reduced-capacity"}
     detail = "whether this request may go on cannot be learnt now; nothing was charged for it"
-    return Problem(503, "Quota cannot be learnt now", detail, fields, more)
+    return reduced_capacity(detail, retry_after)

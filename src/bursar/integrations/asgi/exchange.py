@@ -8,8 +8,8 @@ whatever it says. A client that leaves early has not failed: what it used is cha
 
 from __future__ import annotations
 
+from bursar.api.ratelimit import Fields
 from bursar.errors import BursarError
-from bursar.integrations.asgi.answers import Fields
 from bursar.integrations.asgi.costs import FindUsed, Sent
 from bursar.integrations.asgi.scopes import App, Message, Receive, Scope, Send
 from bursar.resource.grants import Grant

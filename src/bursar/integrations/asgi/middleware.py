@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Literal
 
+from bursar.api.problems import Problem
+from bursar.api.ratelimit import Writer
 from bursar.errors import Refused, Unknown, UsageError
 from bursar.integrations.asgi import answers
-from bursar.integrations.asgi.answers import Problem, Writer
 from bursar.integrations.asgi.costs import FindUsed, Ungranted, attach
 from bursar.integrations.asgi.exchange import Exchange
 from bursar.integrations.asgi.opening import Opening, Target
@@ -81,7 +82,7 @@ class BursarMiddleware:
     async def _serve(self, scope: Scope, receive: Receive, send: Send) -> None:
         decided = await self._decide(scope)
         if isinstance(decided, Problem):
-            await decided.send(scope, send)
+            await answers.send_problem(decided, scope, send)
             return
         attach(scope, decided)
         if isinstance(decided, Ungranted):

@@ -4,19 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from bursar.api.pages import Answer
 from bursar.integrations.envoy.server import Fleet
 from bursar.policy import Policy
 from bursar.runtime.exposition import Exposition
-from bursar.runtime.host import read_token
-from bursar.runtime.http_server import Answer, HttpServer
-from bursar.runtime.reports import write_json
+from bursar.runtime.http import Http
 from bursar.runtime.scrapes import ResourcesMetrics, Scrapes
 from bursar.runtime.slices import run_in_slices
 
 
-def make_http_server(policy: Policy, fleets: Mapping[str, Fleet]) -> HttpServer:
+def make_http(policy: Policy, fleets: Mapping[str, Fleet]) -> Http:
     """It is ready when it listens: an Envoy that connects is answered at once."""
-    token_file = policy.daemon.metrics_token_file
     metrics = ResourcesMetrics(policy.daemon.metrics_tenants)
 
     async def export(text: Exposition) -> None:
@@ -27,11 +25,10 @@ def make_http_server(policy: Policy, fleets: Mapping[str, Fleet]) -> HttpServer:
             await run_in_slices(metrics.of(name).export_struct(text, "bursar_envoy", labels, found, sizes))
 
     async def say_live() -> Answer:
-        return write_json(200, {"live": True, "domains": list(fleets)})
+        return Answer.json(200, {"live": True, "domains": list(fleets)})
 
     async def say_ready() -> Answer:
-        return write_json(200, {"ready": True, "not_ready": []})
+        return Answer.json(200, {"ready": True, "not_ready": []})
 
-    routes = {"/live": say_live, "/ready": say_ready, "/metrics": Scrapes(export).answer}
-    token = read_token(token_file) if token_file else None
-    return HttpServer(routes, token=token, guarded=("/metrics",))
+    pages = {"/live": say_live, "/ready": say_ready, "/metrics": Scrapes(export).answer}
+    return Http(policy.daemon, pages, has_api=False)

@@ -36,7 +36,7 @@ acme = {{ limit = "{limit}/s" }}
 gold = {{ reservation = "{reserved}/s", limit = "{reserved}/s" }}
 [daemon]
 listen = "127.0.0.1:{port}"
-metrics = "off"
+http = "off"
 state = "{state}"
 """
 

@@ -40,7 +40,7 @@ acme = {{ limit = "{limit}/s" }}
 calm = {{ reservation = "{reservation}/s", limit = "{capacity}/s" }}
 flood = {{ limit = "{capacity}/s" }}
 [daemon]
-metrics = "off"
+http = "off"
 state = "{state}"
 """
 

@@ -62,7 +62,7 @@ class Fleet:
         return f"""store = "sqlite://{self.folder}/store.db"
 [daemon]
 name = "n{node}"
-metrics = "127.0.0.1:0"
+http = "127.0.0.1:0"
 state = "{self.folder}/n{node}"
 session_timeout = "3s"
 tls = {{ cert = "{self.folder}/all.crt", key = "{self.folder}/all.key", ca = "{self.folder}/all.crt" }}
