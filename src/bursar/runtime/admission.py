@@ -5,11 +5,10 @@
 Nobody knows who a new one is, so they have the places that clients leave free, and a few that clients cannot
 take, for a short time: where all are taken, the one that has said nothing for longest makes way, then the
 one that has said too little; and while everyone there is fresh the next one is not taken yet, but waits in
-the system's queue.
-How long one is fresh depends on what became of those before it: many honest clients that come at once need
-time, and where hardly anyone says who they are, the next one will not either. So connections that come and
-say nothing delay others by moments, wherever they come from. Clients have most of the places, and cannot
-take those of nodes.
+the system's queue. How long one is fresh depends on what became of those before it: many honest clients that
+come at once need time, and where hardly anyone says who they are, the next one will not either. So
+connections that come and say nothing delay others by moments, wherever they come from. Clients have most of
+the places, and cannot take those of nodes.
 """
 
 from __future__ import annotations
