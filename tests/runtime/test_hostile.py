@@ -35,7 +35,7 @@ async def daemon(tmp_path: Path) -> AsyncIterator[Daemon]:
             "daemon": {
                 "name": "a",
                 "listen": "127.0.0.1:0",
-                "metrics": "off",
+                "http": "off",
                 "state": str(tmp_path / "state"),
                 "token_file": str(tmp_path / "token"),
             },
@@ -254,7 +254,7 @@ async def test_a_stream_of_refusals_is_one_line_in_the_logs(
 
 async def test_nodes_that_share_a_store_know_each_other_without_being_told(tmp_path: Path) -> None:
     def make(name: str) -> Any:
-        settings = {"name": name, "listen": "127.0.0.1:0", "metrics": "off", "state": str(tmp_path / name)}
+        settings = {"name": name, "listen": "127.0.0.1:0", "http": "off", "state": str(tmp_path / name)}
         llm = {"kind": "quota", "tenant": {"acme": {"limit": 100}}}
         store = f"sqlite://{tmp_path}/store.db"
         return build({"store": store, "daemon": settings, "resource": {"llm": llm}})
