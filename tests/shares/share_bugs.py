@@ -16,9 +16,9 @@ from bursar.sim.scenarios.share import CountingDecider, ShareScenario
 class ForgetsLeavers(TargetBook):
     """A leaving tenant's record is dropped instead of settled."""
 
-    def leave(self, tenant):
+    def leave(self, *tenants):
         keep = self.records()
-        super().leave(tenant)
+        super().leave(*tenants)
         for name in self.tenants:
             self._record[self._slots[name]] = keep[name]
 

@@ -95,8 +95,12 @@ class EngineBook:
         self.asked = 0
 
     def set_batch(self, batch: int, adaptive: bool) -> None:
+        """One that reserves nothing begins with few: there may be very many such, and what they have in
+        hand is nobody else's."""
         self._batch_max = self._batch = max(1, check_amount("the batch", batch))
         self._adaptive = adaptive
+        if adaptive and not self.reserves:
+            self._batch = min(BATCH_MIN, self._batch_max)
 
     def set_limit(self, limit: int | None) -> None:
         """From the next period on; None: no limit."""

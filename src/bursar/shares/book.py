@@ -32,9 +32,10 @@ FORGET_EVERY = 64
 IDLE_NS = 600 * SECOND_NS
 """A tenant of a template that asked for nothing for so long leaves, whatever it owes or is owed."""
 
-_LEAVERS_MAX = 64
-_SETTLED_MAX = 10_000
+_LEAVERS_MAX = 5_000
 """Of those at once: many must not hold up an interval."""
+
+_COLUMNS = ("_weight", "_borrow", "_lend", "_record", "_previous", "_remainder", "_asked_at")
 
 
 class TargetBook:
@@ -125,8 +126,7 @@ class TargetBook:
         self._templates = {name: terms for name, terms in tenants.items() if is_template(name)}
         self._listed_weight = sum(terms.weight for terms in tenants.values())
         self._listed_weight -= sum(terms.weight for terms in self._templates.values())
-        for name in [name for name in self._names if self.terms(name) is None]:
-            self.leave(name)
+        self.leave(*[name for name in self._names if self.terms(name) is None])
         for name in self._names:
             self._write_terms(name)
 
@@ -141,7 +141,7 @@ class TargetBook:
         return slot
 
     def _grow(self, size: int) -> None:
-        for column in ("_weight", "_borrow", "_lend", "_record", "_previous", "_remainder", "_asked_at"):
+        for column in _COLUMNS:
             old = getattr(self, column)
             new = np.zeros(size, old.dtype)
             new[: len(old)] = old
@@ -153,33 +153,30 @@ class TargetBook:
         self._borrow[slot] = NO_CAP if terms.borrow is None else terms.borrow
         self._lend[slot] = NO_CAP if terms.lend is None else terms.lend
 
-    def leave(self, tenant: str) -> None:
-        """Settle a tenant's record against the others and forget it. One that is not here has
-        nothing to settle."""
+    def leave(self, *tenants: str) -> None:
+        """Settle what they owe and are owed against the others, and forget them. One that is not here
+        has nothing to settle."""
+        leaving = sum(map(self._drop, tenants))
+        if leaving:
+            count = len(self._names)
+            self._record[:count] = settle(self._record[:count], leaving)
+
+    def _drop(self, tenant: str) -> int:
+        """Its record, which is nobody's now."""
         slot = self._slots.pop(tenant, None)
         if slot is None:
-            return
-        leaving = int(self._record[slot])
-        self._record[slot] = 0
+            return 0
+        record = int(self._record[slot])
         last = len(self._names) - 1
-        for column in (
-            self._weight,
-            self._borrow,
-            self._lend,
-            self._record,
-            self._previous,
-            self._remainder,
-            self._asked_at,
-        ):
-            column[slot] = column[last]
-            column[last] = 0
+        for column in _COLUMNS:
+            values = getattr(self, column)
+            values[slot] = values[last]
+            values[last] = 0
         moved = self._names.pop()
         if moved != tenant:
             self._names[slot] = moved
             self._slots[moved] = slot
-        count = len(self._names)
-        if leaving:
-            self._record[:count] = settle(self._record[:count], leaving)
+        return record
 
     def payback_intervals(self, tenant: str) -> int | None:
         """Within how many intervals `tenant` is paid back, if it and all who owe stay backlogged
@@ -321,13 +318,11 @@ class TargetBook:
         """Whoever is quiet and owes nothing needs no entry; and whoever no line of the policy names is
         not waited for for ever."""
         count = len(self._names)
-        quiet = self._asked_at[:count] < self.number
-        settled = np.flatnonzero(quiet & (self._record[:count] == 0))[:_SETTLED_MAX]
-        gone = np.flatnonzero(self._asked_at[:count] < self.number - IDLE_NS // self.interval_ns)
-        strangers = [name for name in map(self._names.__getitem__, gone.tolist()) if name not in self._terms]
-        for name in [*map(self._names.__getitem__, settled.tolist()), *strangers[:_LEAVERS_MAX]]:
-            if name not in demand:
-                self.leave(name)
+        settled = (self._asked_at[:count] < self.number) & (self._record[:count] == 0)
+        gone = self._asked_at[:count] < self.number - IDLE_NS // self.interval_ns
+        idle = [(self._names[slot], settled[slot]) for slot in np.flatnonzero(settled | gone).tolist()]
+        leaving = [name for name, owes_nothing in idle if owes_nothing or name not in self._terms]
+        self.leave(*[name for name in leaving[:_LEAVERS_MAX] if name not in demand])
 
     def _lines(self, slots: list[int], wanted: list[int], allocation: Allocation) -> dict[str, Line]:
         interval_ns = self.interval_ns
@@ -371,8 +366,7 @@ class TargetBook:
         for name, tokens in remembered.items():
             slot = self._enter_unknown(name)  # first: the columns may grow
             self._record[slot] = tokens
-        for name in [name for name in remembered if self.terms(name) is None]:
-            self.leave(name)
+        self.leave(*[name for name in remembered if self.terms(name) is None])
 
     def _enter_unknown(self, name: str) -> int:
         if self.terms(name) is not None:
