@@ -272,14 +272,14 @@ async def test_changes_over_the_wire_stand_in_the_audit_under_who_made_them(plac
         budget, claims = b.resource("budget"), b.resource("things")
         await budget.acquire("acme", 1)
         await budget.verb("top_up", account="acme", amount=5, by="somebody else")
-        await budget.verb("set_limit", tenant="acme", limit=200_000)
+        await budget.verb("set_limit", tenant="globex", limit=200_000)  # not used before
         await b.claim("vm-1:E", tenant="acme", resource="things")
         (removed,) = await claims.verb("force_release", of="vm-1")
     store = place.daemon.host.world.store
     lines = [(entry.by, entry.what, entry.name, entry.detail) for entry in await audit.list_entries(store)]
     assert lines[-3:] == [
         (f"token {id}", "top-up", "budget", "acme: +5"),
-        (f"token {id}", "limit", "budget", "acme: 200000"),
+        (f"token {id}", "limit", "budget", "globex: 200000"),
         (f"token {id}", "release", "things", f"vm-1 from {removed} of acme"),
     ]
 

@@ -53,6 +53,7 @@ class Verbs:
         if not isinstance(limit, int) or isinstance(limit, bool) or not 0 <= limit <= AMOUNT_MAX:
             raise UsageError(f"limit must be a whole number from 0 to 2^63 - 1, not {limit!r}")
         account = self._chains.account(tenant)
+        await self._chains.try_open(tenant)  # with the policy's limit, so that this is a change of it
         await self._courier.world.store.ensure(AUDIT)
         name = self._courier.layout.resource
         line = audit.record(by, self._wall(), "limit", name, f"{account}: {limit}")
