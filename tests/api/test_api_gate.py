@@ -130,6 +130,7 @@ class Watching:
     """Knows one token, and denies what is not in `allowed`."""
 
     name = "watched"
+    is_open = False
 
     def __init__(self) -> None:
         self.asked: list[tuple[str, str, str]] = []
@@ -139,6 +140,16 @@ class Watching:
         if token != TOKEN and not certificate:
             raise DeniedError("who is that")
         return self
+
+    def note_refused(self, source: str, why: str) -> int:
+        return 0
+
+    def may(self, verb: str, resource: str = "*", tenant: str = "*") -> bool:
+        self.asked.append((verb, resource, tenant))
+        return (verb, resource, tenant) in self.allowed
+
+    def may_some(self, verb: str, resource: str) -> bool:
+        return any((verb, resource) == allowed[:2] for allowed in self.allowed)
 
     def check(self, verb: str, resource: str = "*", tenant: str = "*") -> None:
         self.asked.append((verb, resource, tenant))
@@ -179,7 +190,7 @@ async def ask(client: httpx.AsyncClient, operation: Operation, id: str, token: s
 async def guarded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
     rights = Watching()
     open_reports = Reports.open
-    monkeypatch.setattr(Reports, "open", lambda self, *given: open_reports(self, *given, rights))
+    monkeypatch.setattr(Reports, "open", lambda self, *given: open_reports(self, *given[:2], rights))
     daemon = await Daemon.open(parse(write_policy(tmp_path)))
     async with httpx.AsyncClient(base_url=f"http://{daemon.http_at}") as client:
         yield client, rights, daemon

@@ -23,6 +23,9 @@ from .asking import get, get_json
 from .conftest import MakePolicy, Serve
 from .watched import open_watched
 
+RUNS = {"policy_version": 0, "policy_problem": ""}
+"""A policy that was built by hand has no version."""
+
 
 @pytest.fixture
 async def world() -> AsyncIterator[LiveWorld]:
@@ -43,9 +46,9 @@ async def test_it_is_ready_while_every_resource_would_decide(
     at = daemon.http_at
     assert at is not None
     assert await get_json(at, "/live") == (200, {"live": True, "name": "bursar"})
-    assert await get_json(at, "/ready") == (200, {"ready": True, "not_ready": []})
+    assert await get_json(at, "/ready") == (200, {"ready": True, "not_ready": [], **RUNS})
     monkeypatch.setattr(daemon.host.resources["llm"].decider, "is_ready", lambda: False)
-    assert await get_json(at, "/ready") == (503, {"ready": False, "not_ready": ["llm"]})
+    assert await get_json(at, "/ready") == (503, {"ready": False, "not_ready": ["llm"], **RUNS})
     assert 'bursar_ready{resource="llm",kind="quota"} 0' in (await get(at, "/metrics"))[1]
     monkeypatch.undo()
     assert (await get(at, "/ready"))[0] == 200

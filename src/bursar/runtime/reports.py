@@ -59,6 +59,8 @@ class Reports:
         """The resources for which an acquire would not be decided now."""
         if not self.is_up or self._host is None:
             return list(self._policy.resources)
+        if not self._host.resources:
+            return ["policy"]  # there is none in the store yet
         return [name for name, found in self._host.resources.items() if not found.decider.is_ready()]
 
     async def _say_live(self) -> Answer:
