@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 import uvloop
 
+from bursar.errors import NetworkError
 from bursar.policy.values import Tls
 from bursar.runtime.limits import Limits
 from bursar.runtime.network import SocketNetwork
@@ -206,3 +207,27 @@ async def test_without_files_the_node_waits_and_goes_on(monkeypatch: pytest.Monk
         node._listener._resume()
         await call(port, "web/1")
         assert node.counts["accept.failed"] == 2
+
+
+async def test_where_clients_have_all_their_places_an_idle_one_makes_way_and_comes_back() -> None:
+    limits = Limits(connections_max=20, client_idle_ns=100 * MILLISECOND_NS, stall_timeout_ns=SECOND_NS // 10)
+    node = SocketNetwork("node-a", 1, limits=limits, secret=SECRET)
+    node.serve("ping", Ping, echo, anyone=True)
+    at = str(await node.listen("127.0.0.1:0"))
+    callers = [SocketNetwork(f"web/{number}", 1, peers={"node-a": at}) for number in range(16)]
+    for caller in callers[:15]:
+        await caller.call("node-a", "ping", Ping(), Ping, SECOND_NS)
+    with pytest.raises(NetworkError):
+        await callers[15].call("node-a", "ping", Ping(), Ping, SECOND_NS)  # nobody has been idle for long
+    async with asyncio.timeout(10):
+        while len(node._idle) < 14:
+            await callers[0].call("node-a", "ping", Ping(), Ping, SECOND_NS)
+            await asyncio.sleep(0.01)
+        while node.counts["cut.idle"] == 0:
+            with contextlib.suppress(NetworkError):
+                await callers[15].call("node-a", "ping", Ping(), Ping, SECOND_NS)
+            await asyncio.sleep(0.01)
+    assert callers[0].is_connected("node-a"), "it is not idle"
+    for caller in callers:
+        await caller.close()
+    await node.close()

@@ -27,6 +27,8 @@ class Limits:
     quiet_ns, greeting_ns   where places are scarce, one who has not said a byte, or not said who it is,
                         for so long makes way for the next (sooner where few of those who came of late
                         did say it); all are cut off after hello_timeout_ns
+    client_idle_ns      where clients have all their places, one that has said nothing for so long makes way
+                        for the next; it connects again when it has something to say
     """
 
     connections_max: int = CONNECTIONS
@@ -38,6 +40,7 @@ class Limits:
     stall_timeout_ns: int = 10 * SECOND_NS
     quiet_ns: int = 100 * MILLISECOND_NS
     greeting_ns: int = SECOND_NS
+    client_idle_ns: int = 10 * SECOND_NS
 
     @property
     def clients_max(self) -> int:

@@ -75,6 +75,8 @@ class Link(asyncio.Protocol):
         self._full_since: int | None = None
         self._transport: asyncio.Transport | None = None
         self._open = False
+        self._spoke = True
+        self._quiet_since = 0
         self.peer = ""
         self.incarnation = 0
         self.why_closed = ""
@@ -128,7 +130,7 @@ class Link(asyncio.Protocol):
         self._network.forget(self)
 
     def data_received(self, data: bytes) -> None:
-        self._corked = True
+        self._corked = self._spoke = True
         try:
             found = self._splitter.feed(data)
             for kind, number, topic, body in found:
@@ -345,6 +347,8 @@ class Link(asyncio.Protocol):
     def check_stall(self, now: int) -> None:
         """Cut the peer off if it has been silent in the middle of something for too long."""
         limits = self._network.limits
+        if self._spoke:
+            self._spoke, self._quiet_since = False, now
         if self._full_since is not None and now - self._full_since > limits.stall_timeout_ns:
             self.cut("slow", "what was sent was not read in time")
         elif self._waiting_since is not None:
@@ -353,6 +357,11 @@ class Link(asyncio.Protocol):
                 self.cut(
                     "stalled", "half a frame came, and no more" if self.peer else "no hello came in time"
                 )
+
+    def is_idle(self, now: int) -> bool:
+        """Whether this is a client that has said nothing for long, and waits for nothing."""
+        quiet = not self._spoke and now - self._quiet_since > self._network.limits.client_idle_ns
+        return quiet and self._open and self._requests == 0 and self.place is not None and not self.proved
 
     def cut(self, reason: str, why: str) -> None:
         """Cut the peer off, count it, and tell it why if it listens."""

@@ -69,6 +69,7 @@ class SocketNetwork:
         self.counts: Counter[str] = Counter()
         self._noted = logs.Sparse(self.clock.now)
         self._admission = Admission(self.limits)
+        self._idle: list[Link] = []
         self.certificates = Certificates(tls) if tls else None
         self._served: dict[bytes, Served] = {}
         self._links: dict[Link, None] = {}
@@ -170,7 +171,19 @@ class SocketNetwork:
 
     def settle(self, link: Link, *, is_node: bool) -> bool:
         """Whether there is a place for one of those that the link has turned out to be."""
-        return link.place is None or self._admission.settle(link.place, is_node=is_node)
+        if link.place is None or self._admission.settle(link.place, is_node=is_node):
+            return True
+        return self._end_idle_client() and self._admission.settle(link.place, is_node=is_node)
+
+    def _end_idle_client(self) -> bool:
+        now = self.clock.now()
+        while self._idle:
+            link = self._idle.pop()
+            if link.is_idle(now) and link.place is not None:
+                self.dismiss(link.place)
+                link.cut("idle", "others came, and it had said nothing for long")
+                return True
+        return False
 
     def dismiss(self, place: Place) -> None:
         self._admission.leave(place)
@@ -293,6 +306,7 @@ class SocketNetwork:
             self.reload_certificates(only_changed=True)
             for link in list(self._links):
                 link.check_stall(now)
+            self._idle = [link for link in self._links if link.is_idle(now)]
 
     def crash(self) -> None:
         """Let go of everything at once: nothing more is said in this node's name."""
