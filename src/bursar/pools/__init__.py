@@ -15,7 +15,8 @@ few shared 64-bit words (`layout`): neither side ever waits for the other.
   reports asked for only once the pool was touched, unused reservations turned into pool tokens.
 - `capacity` (II-E, algorithm 1): what the node can do, learnt from what it did.
 - `admission` (II-C): aggregate and local capacity.
-- `resource`: what the pool offers the front door; `waiting`: requests for which there are no tokens
+- `resource`: what the pool offers the front door; `engines`: whose engines there are, and for how long;
+  `waiting`: requests for which there are no tokens
   yet, a line for each tenant; `refusals`, `explanation`, `statistics`: what it says of itself. Isolation
   (II-F) is told in docs/pool.md.
 

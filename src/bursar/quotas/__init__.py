@@ -15,6 +15,8 @@ waiting requests first, then by how fast each uses units (distribution, algorith
   block that was charged before (mode `fast`: a crash loses at most one block).
 - *A refusal is decided.* Only after the root heard every ledger that is not fenced, with nothing
   in flight or out in lots, and too little unspent. Until then the answer is `Unknown`.
+- *Minted by the terms in force.* An account is opened, and its limit changed, in a transaction that checks
+  the version of the policy that the limit was read from (`accounts`, `limits`).
 - *One key, one acquisition*, at whichever node it is asked: the store names the one hold that stands
   for it, and that hold's ledger answers every repeat (`keys`).
 
@@ -22,7 +24,8 @@ waiting requests first, then by how fast each uses units (distribution, algorith
 `allocation`, `gathering`, `round`, `statement`, `rules`: the rounds, with the paper's own rules switchable.
 `lots`: units ahead of use. `keys`: whose a key is. `requests`, `book`: one node's state. `tree`: who is
 whose parent, through the store. `homes`: keys in the store. `windows`, `accounts`: a calendar window is an
-account of its own; top-ups and cuts. `survey`, `watch`, `operations`: what people ask and do. `courier`:
+account of its own; top-ups and cuts. `limits`: those of a changed policy are carried out. `parting`: a node
+that leaves hands its units over. `survey`, `watch`, `operations`: what people ask and do. `courier`:
 journal, network and time. `chains`, `repeats`, `settling`, `issuing`, `explaining`, `verbs`, `statistics`,
 `resource`: what the front door is offered.
 
