@@ -80,7 +80,7 @@ def test_nothing_that_the_document_allows_is_answered_otherwise(served: str, tmp
     command = [str(Path(sys.executable).with_name("schemathesis")), "--config-file", str(FUZZING), "run"]
     command += [f"http://{served}/v1/openapi.json", "--max-examples=8"]
     command += ["--phases=examples,coverage,fuzzing,stateful"]
-    command += ["--seed=1", "--max-failures=20", "--no-color"]
+    command += ["--seed=1", "--max-time=12", "--max-failures=20", "--no-color"]
     done = subprocess.run(
         command, capture_output=True, text=True, cwd=tmp_path, timeout=100, env={**os.environ, "CI": "1"}
     )

@@ -131,9 +131,11 @@ class Watching:
 
     name = "watched"
     is_open = False
+    valid = True
 
     def __init__(self) -> None:
         self.asked: list[tuple[str, str, str]] = []
+        self.refused = 0
         self.allowed: set[tuple[str, str, str]] = set()
 
     def identify(self, token: str | None, certificate: tuple[str, ...] = ()) -> Watching:
@@ -141,20 +143,21 @@ class Watching:
             raise DeniedError("who is that")
         return self
 
-    def note_refused(self, source: str, why: str) -> int:
-        return 0
-
     def may(self, verb: str, resource: str = "*", tenant: str = "*") -> bool:
         self.asked.append((verb, resource, tenant))
         return (verb, resource, tenant) in self.allowed
 
     def may_some(self, verb: str, resource: str) -> bool:
-        return any((verb, resource) == allowed[:2] for allowed in self.allowed)
+        self.asked.append((verb, resource, "some"))
+        return any(each[:2] == (verb, resource) for each in self.allowed)
 
     def check(self, verb: str, resource: str = "*", tenant: str = "*") -> None:
-        self.asked.append((verb, resource, tenant))
-        if (verb, resource, tenant) not in self.allowed:
+        if not self.may(verb, resource, tenant):
             raise DeniedError(f"no right to {verb}")
+
+    def note_refused(self, source: str, why: str) -> int:
+        self.refused += 1
+        return 0
 
 
 BODIES: dict[str, Any] = {
@@ -215,11 +218,12 @@ async def test_every_operation_asks_for_a_right_first(guarded: Any) -> None:
     rights.allowed = set()
     before = await llm.statistics()
     for operation in OPERATIONS:
-        rights.asked = []
+        rights.asked, refused = [], rights.refused
         id = ids.get(operation.tag, "x")
         assert await ask(client, operation, id, None) == 401, operation.name
         assert await ask(client, operation, id, "another token, not known") == 401, operation.name
         assert rights.asked == [], operation.name
+        assert rights.refused == refused + 2, "whoever shows a wrong token is noted"
         assert await ask(client, operation, id, TOKEN) == 403, operation.name
         assert rights.asked[-1][0] == find_wanted(operation), operation.name
     assert (await llm.statistics()).tenants == before.tenants

@@ -257,6 +257,8 @@ class PolicyProposal(Reply, frozen=True, kw_only=True):
 class Ready(Reply, frozen=True, kw_only=True):
     ready: bool
     not_ready: tuple[str, ...]
+    policy_version: Annotated[int, Meta(description="of the policy that the node runs")] = 0
+    policy_problem: Annotated[str, Meta(description="why it does not run a newer one")] = ""
 
 
 class Live(Reply, frozen=True, kw_only=True):
