@@ -67,6 +67,16 @@ async def test_the_first_nodes_file_becomes_the_policy_and_others_need_none(tmp_
         assert list(b.resources) == ["llm"]
 
 
+async def test_nodes_with_one_file_may_start_all_at_once(tmp_path: Path) -> None:
+    hosts = await asyncio.gather(
+        *(Host.open(own(tmp_path, name), listen="127.0.0.1:0") for name in ("a", "b", "c", "d"))
+    )
+    try:
+        assert [runs(host) for host in hosts] == [1, 1, 1, 1]
+    finally:
+        await asyncio.gather(*(host.close() for host in hosts))
+
+
 async def test_a_node_may_start_before_there_is_a_policy(tmp_path: Path) -> None:
     async with up(own(tmp_path, "a", None)) as a:
         assert not a.resources

@@ -17,7 +17,7 @@ import msgspec
 from bursar import __version__
 from bursar.errors import UsageError
 from bursar.fleet import changes
-from bursar.fleet.documents import SCHEMA, read_document, write_document
+from bursar.fleet.documents import SCHEMA, ConflictError, read_document, write_document
 from bursar.fleet.following import FleetView, Follower
 from bursar.fleet.identity import check_identity, identify
 from bursar.fleet.layout import Identity, NodeRecord, Version
@@ -73,15 +73,13 @@ class Membership:
         given = self._given
         if self.by_hand:
             return given
-        found = await self.follower.open()
-        if not given.resources:
-            return found or Policy(resources={}, source=f"the store {self._store}")
-        if found is not None and await self._says_the_same():
-            return found
-        await self._bring_policy()
-        taken = await self.follower.open()
-        assert taken is not None, "it was just written"
-        return taken
+        while True:
+            found = await self.follower.open()
+            if not given.resources:
+                return found or Policy(resources={}, source=f"the store {self._store}")
+            if found is not None and await self._says_the_same():
+                return found
+            await self._bring_policy()
 
     async def _check_store(self) -> None:
         if self._store == MEMORY:
@@ -118,14 +116,18 @@ class Membership:
         )
 
     async def _bring_policy(self) -> None:
-        version = await write_document(
-            self._world.store,
-            self._given.text,
-            by=self._by,
-            at_ns=self._world.clock.wall(),
-            origin="file",
-            note=self._given.source,
-        )
+        try:
+            version = await write_document(
+                self._world.store,
+                self._given.text,
+                by=self._by,
+                at_ns=self._world.clock.wall(),
+                origin="file",
+                note=self._given.source,
+                expected=self.follower.record.version,
+            )
+        except ConflictError:
+            return  # another node brought its file first: see what that one says
         logs.info("policy.brought", version=version.number, source=self._given.source)
 
     async def change(self, policy: Policy) -> Version | None:
