@@ -185,7 +185,7 @@ async def run_controller(config: Config) -> None:
         session_timeout_ns=int(plan.session_timeout_s * SECOND_NS),
     )
     place = TimedPlacement(
-        Placement(dict.fromkeys(plan.servers, plan.rate), {}),
+        Placement(dict.fromkeys(plan.servers, plan.rate)),
         world.clock,
         folder / f"{config.name}.{world.incarnation}.rounds",
         plan.interval_ns // 2,
@@ -202,7 +202,7 @@ async def run_controller(config: Config) -> None:
     )
     place.book = book
     _warm_up(plan)
-    ControllerCourier(world, RESOURCE, book, {}).start()
+    ControllerCourier(world, RESOURCE, book).start()
     await _say_ready(world)
     await _wait_for_the_end(world)
     (folder / f"{config.name}.cpu").write_text(str(_cpu_s()))

@@ -11,7 +11,8 @@ from bursar.rates.controller import Commit, ControllerBook
 from bursar.rates.messages import UNBOUNDED, State
 from bursar.rates.scheduler import Whole
 from bursar.rates.server import ServerBook
-from bursar.rates.views import Picture, Targets, Terms
+from bursar.rates.terms import Terms
+from bursar.rates.views import Picture, Targets
 from bursar.sim.scenario import require
 from bursar.sim.search import Budget, Move, SmallWorld
 from bursar.sim.search import State as SearchState
@@ -19,8 +20,13 @@ from bursar.world import MILLISECOND_NS, Message
 
 DRIFT_PPM = 10_000
 LIMIT = 2
+TERMS = {"a": Terms(0, LIMIT)}
 SMALL_PERIOD_NS = 400 * MILLISECOND_NS
 SMALL_INTERVAL_NS = 100 * MILLISECOND_NS
+
+
+def find_terms(tenant: str) -> Terms | None:
+    return TERMS.get(tenant)
 
 
 class Propose(Message, frozen=True):
@@ -142,8 +148,10 @@ class Tokens:
     def read_dispatched(self, tenant: int) -> int:
         return self.dispatched[tenant]
 
-    def grant(self, tenant: int, allowance: int, now: int) -> None:
-        self.allowance[tenant], self.priority[tenant] = allowance, 0
+    def grant(
+        self, tenant: int, allowance: int, priority: int = 0, pace: int = 0, now: int | None = None
+    ) -> None:
+        self.allowance[tenant], self.priority[tenant] = allowance, priority
 
     def grant_many(self, tenants: Whole, allowance: Whole, priority: Whole, pace: Whole, now: int) -> None:
         self.allowance, self.priority = allowance.tolist(), priority.tolist()
@@ -198,13 +206,17 @@ class SmallRate(SmallWorld):
 
     def _server(self, name: str, life: int) -> ServerNode:
         tokens: Any = Tokens(1)
-        return ServerNode(self.server_book(name, life, ["a"], tokens))
+        return ServerNode(self._promise(self.server_book(name, life, ["a"], tokens)))
+
+    def _promise(self, book: ServerBook) -> ServerBook:
+        book.set_terms(find_terms, "")
+        return book
 
     def _controller(self, name: str, elected_at: int) -> ControllerNode:
         book = self.controller_book(
             name,
             ("s1", "s2"),
-            {"a": Terms(0, LIMIT)},
+            TERMS,
             place_in_turns,
             period_ns=SMALL_PERIOD_NS,
             interval_ns=SMALL_INTERVAL_NS,
