@@ -75,8 +75,8 @@ class ControllerBook:
       new tokens only once every listed life has answered;
     - the bound of a life that ended stays spent, unless it said before that it dispatches nothing more
       (`Left`): then what it dispatched does, and the rest is free; or unless a later life of that server
-      answers for it, by its journal: then what it charged stays spent, which is all that it can have dispatched (and
-      may be more than it was still allowed, which costs tokens), and the rest is free. Such an answer
+      answers for it, by its journal: then what it charged stays spent, which is all that it can have
+      dispatched (and may be more than it was still allowed, which costs tokens), and the rest is free. That
       counts only for the present period, because a life that has no grant yet speaks of the period
       that it was asked for.
 

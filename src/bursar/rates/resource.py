@@ -72,7 +72,7 @@ class RateDecider(Decider):
     ) -> None:
         self.name = name
         self.world = world
-        self._policy = policy
+        self.policy = policy
         self._terms = PolicyTerms(policy)
         self._server_book = server_book
         self._make_blocks = blocks
@@ -85,6 +85,7 @@ class RateDecider(Decider):
         self._couriers: dict[str, ServerCourier] = {}
         self._runs: Counter[str] = Counter()
         self._running = False
+        self._among_others = False
         self._choices: dict[str, tuple[Dispatcher, ...]] = {}
         self._doors: dict[str, ServerDecider] = {}
         self.book = self._make_controller(controller_book)
@@ -95,13 +96,13 @@ class RateDecider(Decider):
     def _make_controller(self, make: type[ControllerBook]) -> ControllerBook:
         return make(
             f"{self.world.name}.{self.world.incarnation}",
-            self._policy.servers,
+            self.policy.servers,
             self._terms,
             self._place,
-            period_ns=self._policy.period_ns,
-            interval_ns=self._policy.interval_ns,
-            drift_ppm=self._policy.drift_ppm,
-            adaptive=self._policy.adaptive_interval,
+            period_ns=self.policy.period_ns,
+            interval_ns=self.policy.interval_ns,
+            drift_ppm=self.policy.drift_ppm,
+            adaptive=self.policy.adaptive_interval,
             digest=self._terms.digest,
         )
 
@@ -129,9 +130,9 @@ class RateDecider(Decider):
 
     async def reconfigure(self, policy: RatePolicy) -> None:
         """New terms hold from the next period on; who has a server, and how it is served, at once."""
-        before = self._policy
+        before = self.policy
         check_change(before, policy, LIVE["rate"])
-        self._policy, self._terms = policy, PolicyTerms(policy)
+        self.policy, self._terms = policy, PolicyTerms(policy)
         self.book.reconfigure(self._terms, self._terms.digest, policy.drift_ppm)
         if _read_interval(before) != _read_interval(policy):
             self.book.set_interval(policy.interval_ns, policy.adaptive_interval)
@@ -153,8 +154,9 @@ class RateDecider(Decider):
 
     def _arrange(self) -> None:
         """See that the servers run here that should, and that the controller knows all there are."""
-        every = find_servers(self.world, self._policy)
-        here = choose_local(self.world, self._policy, every)
+        every = find_servers(self.world, self.policy)
+        self._among_others |= len(self.world.fleet.nodes()) > 1
+        here = choose_local(self.world, self.policy, every, among_others=self._among_others)
         for server in [server for server in self.servers if server not in here]:
             self._retire(server)
         capacities = {server: _read_capacity(terms) for server, terms in every.items()}
@@ -177,7 +179,7 @@ class RateDecider(Decider):
             self._start_server(server)
 
     def _make_server(self, server: str, capacity: float | None) -> Dispatcher:
-        policy, run = self._policy, self._runs[server]
+        policy, run = self.policy, self._runs[server]
         self._runs[server] += 1
         numbers = len(self._promises.tenants)
         scheduler = Scheduler([1] * numbers, period_ns=policy.period_ns if policy.pacing else None)
@@ -254,7 +256,7 @@ class RateDecider(Decider):
 
     def _has_place(self, tenant: str) -> bool:
         """Listed tenants always have; others while there are not too many."""
-        policy = self._policy
+        policy = self.policy
         known = tenant in policy.tenants or self._promises.index(tenant) is not None
         return known or self._promises.count < policy.max_tenants
 
@@ -271,7 +273,7 @@ class RateDecider(Decider):
 
     def _forget(self, index: int) -> None:
         tenant = self._promises.tenants[index]
-        listed = tenant in self._policy.tenants
+        listed = tenant in self.policy.tenants
         for server in self.servers.values():
             server.forget(index, keep=listed)
         self._promises.forget(index)
@@ -303,7 +305,7 @@ class RateDecider(Decider):
 
     def most_at(self, terms: Terms, servers: tuple[Dispatcher, ...]) -> int:
         """A request goes to one server, which does no more than its capacity in a period."""
-        period_s = self._policy.period_ns / SECOND_NS
+        period_s = self.policy.period_ns / SECOND_NS
         rates = [server.capacity.rate for server in servers]
         can = [COST_MAX if rate is None else int(rate * period_s + 1e-6) for rate in rates]
         limit = COST_MAX if terms.limit is None else terms.limit
@@ -368,11 +370,11 @@ class RateDecider(Decider):
     # -- telling ----------------------------------------------------------------------------
 
     def explain(self, tenant: str) -> Explanation:
-        self._policy.tenant(tenant)  # who is not known is told who is
-        return self._telling.explain(tenant, self._terms[tenant], self._policy)
+        self.policy.tenant(tenant)  # who is not known is told who is
+        return self._telling.explain(tenant, self._terms[tenant], self.policy)
 
     def statistics(self) -> RateStatistics:
-        terms, policy = self._terms, self._policy
+        terms, policy = self._terms, self.policy
         tenants = {**policy.tenants, **dict.fromkeys(filter(None, self._promises.tenants))}
         return self._telling.count(terms.__getitem__, tenants, policy)
 

@@ -21,12 +21,15 @@ def find_servers(world: World, policy: RatePolicy) -> dict[str, Server]:
     return {**policy.servers, **dict.fromkeys(others, policy.any_server)}
 
 
-def choose_local(world: World, policy: RatePolicy, servers: dict[str, Server]) -> list[str]:
-    """Those that run here. A node among others runs the server of its own name. One that is alone runs them
-    all, unless it is itself one of them (then the others are still to come) or they are its peers."""
+def choose_local(
+    world: World, policy: RatePolicy, servers: dict[str, Server], *, among_others: bool
+) -> list[str]:
+    """Those that run here. A node that is, or was, `among_others` runs the server of its own name: that the
+    others cannot be seen does not mean that they are gone. One that is alone runs them all, unless it is
+    itself one of them (then the others are still to come) or they are its peers."""
     up = world.fleet.nodes()
     enters_later = world.name not in up and bool(world.fleet.guards())
-    if enters_later or len(up) > 1 or (up and world.name in policy.servers):
+    if enters_later or among_others or (up and world.name in policy.servers):
         return [world.name] if world.name in servers else []
     peers = set(world.network.peers())
     local = [server for server in policy.servers if server not in peers]

@@ -4,7 +4,7 @@ vary is drawn by the seed."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from fractions import Fraction
 
 import msgspec
@@ -170,8 +170,11 @@ class RateScenario(Scenario):
         require(self._late is None, str(self._late))
         if self.sim.now_ns <= self._disturbed_until_ns:
             self._disturbed_period = self.opened
-        for tenant in TOKENS:
+        for tenant in self.tenants():
             self._check_period(tenant, self.opened)
+
+    def tenants(self) -> Iterable[str]:
+        return TOKENS
 
     def _check_period(self, tenant: str, period: int) -> None:
         charged, told = self.charged.get((tenant, period), 0), self.told.get((tenant, period), 0)
