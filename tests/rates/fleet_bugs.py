@@ -46,10 +46,6 @@ class ForgetsInTheMidst(ServerBook):
     def _find_idle(self) -> list[int]:
         return [index for index, tenant in enumerate(self.tenants) if tenant]
 
-    def forget(self, index: int) -> None:
-        self.idle = frozenset()
-        super().forget(index)
-
 
 class LeavesAndGoesOn(ServerBook):
     """A server says that it has left, and goes on."""

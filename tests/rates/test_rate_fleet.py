@@ -11,7 +11,7 @@ from bursar.sim.scenarios.rate.fleet import FleetRateScenario
 from bursar.sim.search import Search
 from bursar.sim.simulation import Simulation
 
-SEEDS = 40
+SEEDS = 30
 SEEDS_A_TEST = 10
 SEEDS_TO_FIND = 30
 FLEET = f"{FleetRateScenario.__module__}:{FleetRateScenario.__name__}"

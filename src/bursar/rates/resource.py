@@ -86,6 +86,7 @@ class RateDecider(Decider):
         self._runs: Counter[str] = Counter()
         self._running = False
         self._among_others = False
+        self._swept: dict[str, int] = {}
         self._choices: dict[str, tuple[Dispatcher, ...]] = {}
         self._doors: dict[str, ServerDecider] = {}
         self.book = self._make_controller(controller_book)
@@ -227,7 +228,8 @@ class RateDecider(Decider):
     def _changed(self, server: Dispatcher) -> None:
         """A server's tokens are others now."""
         server.pump()
-        if server.book.idle:
+        if server.book.openings != self._swept.get(server.book.name):
+            self._swept[server.book.name] = server.book.openings
             self._forget_idle(server)
 
     # -- tenants ----------------------------------------------------------------------------
@@ -266,8 +268,7 @@ class RateDecider(Decider):
 
     def _forget_idle(self, server: Dispatcher) -> None:
         """Whoever asked for nothing at any server here, for a whole period, costs nothing from now on."""
-        idle, server.book.idle = server.book.idle, frozenset()
-        for index in sorted(idle):
+        for index in sorted(server.book.idle):
             if all(each.may_forget(index) for each in self.servers.values()):
                 self._forget(index)
 

@@ -72,7 +72,7 @@ class ServerBook:
         self.blocks = blocks
         self.granted = False
         self.left = False
-        self.idle: frozenset[int] = frozenset()
+        self.idle: set[int] = set()
         self._named: FindTerms = _find_nothing
         self._digest = ""
         self._opened_named: FindTerms = _find_nothing
@@ -234,7 +234,7 @@ class ServerBook:
         if grant.period > self.period:
             self.period = grant.period
             self._left, self._lives, self._resumed = None, (), {}
-            self.idle = frozenset(self._find_idle())
+            self.idle = set(self._find_idle())
             self._opened_named, self._opened_digest = self._named, self._digest
             self._open(now)
             if self.blocks is not None:
@@ -382,6 +382,7 @@ class ServerBook:
         """Nobody asks for it any more. Its number goes to another tenant."""
         assert self.may_forget(index), "its limit would begin anew"
         del self._index[self.tenants[index]]
+        self.idle.discard(index)
         self.tenants[index] = FREE
         self.scheduler.reset(index, 1)
         self._parts[index] = 0
