@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from fleet_bugs import FLEET_BUGS, SMALL_BUGS, plant_fleet, plant_small_fleet
+from rate_fleet_bugs import FLEET_BUGS, SMALL_BUGS, plant_fleet, plant_small_fleet
 
 from bursar.sim.errors import RunFailedError
 from bursar.sim.scenarios import run_seed
