@@ -86,7 +86,7 @@ def test_a_thousand_tenants_by_first_use_are_forgotten_when_they_are_idle() -> N
         assert len(door.tallies()) == 1_001
         await skip_period(world, rate, 3)
         assert list(filter(None, rate._promises.tenants)) == []
-        assert list(door.tallies()) == ["acme"]
+        assert list(door.tallies()) == ["acme", "*"], "all of them in one sum"
         for number in range(500):
             await door.acquire(f"other-{number}", wait=1)
         assert len(rate._promises.tenants) == 1_000, "their numbers went to others"
@@ -119,9 +119,9 @@ def test_nobody_is_forgotten_before_its_period_is_over() -> None:
 def test_as_many_tenants_as_the_policy_allows_have_a_place_at_once() -> None:
     async def body(world: World) -> None:
         door, rate = await open_rate(world, make_policy("max_tenants = 3"))
-        for name in ("ann", "bob", "cat"):
+        for name in ("ann", "bob"):  # and acme, who is listed
             await door.acquire(name, wait=1)
-        with pytest.raises(Refused, match=r"has 3 tenants on this node, .* \(max_tenants\)") as refused:
+        with pytest.raises(Refused, match=r"as many tenants as it may have, 3.* max_tenants") as refused:
             await door.acquire("dan", wait=1)
         assert refused.value.reason == "tenant"
         await door.acquire("acme", wait=1)  # who is listed always has one
@@ -138,7 +138,7 @@ def test_what_was_counted_of_a_listed_tenant_outlasts_its_idleness() -> None:
             await door.acquire("acme", wait=1)
         charged = (await door.statistics()).part.tenants["acme"].charged
         await skip_period(world, rate, 3)
-        assert rate._promises.count == 0
+        assert rate._promises.index("acme") is None
         assert (await door.statistics()).part.tenants["acme"].charged >= 3
         await door.acquire("acme", wait=1)
         assert (await door.statistics()).part.tenants["acme"].charged > min(charged, 3)

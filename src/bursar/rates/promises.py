@@ -35,11 +35,6 @@ class Promises:
         for tenant in tenants:
             self.set(tenant, Terms(0, None), whole=False)
 
-    @property
-    def count(self) -> int:
-        """How many tenants there are now."""
-        return len(self._index)
-
     def index(self, tenant: str) -> int | None:
         return self._index.get(tenant)
 

@@ -25,6 +25,7 @@ from bursar.rates.telling import Telling
 from bursar.rates.terms import PolicyTerms, Terms
 from bursar.resource import Ahead, Decider, Explanation, Granted, Offers, Seen, Ticket, check_change
 from bursar.resource.door import Resource
+from bursar.resource.strangers import Strangers
 from bursar.world import SECOND_NS, World
 
 
@@ -57,6 +58,7 @@ class RateDecider(Decider):
 
     kind = "rate"
     offers = Offers(lots=True)
+    strangers: Strangers
 
     def __init__(
         self,
@@ -79,6 +81,7 @@ class RateDecider(Decider):
         self._compact_bytes = compact_bytes
         self._dispatched = dispatched
         self.ahead = Ahead()
+        self.strangers = Strangers(lambda tenant: self.forget(tenant))
         self._place = Placement({})
         self._promises = Promises(policy.period_ns)
         self.servers: dict[str, Dispatcher] = {}
@@ -134,6 +137,7 @@ class RateDecider(Decider):
         before = self.policy
         check_change(before, policy, LIVE["rate"])
         self.policy, self._terms = policy, PolicyTerms(policy)
+        self.strangers.part(policy.tenants)
         self.book.reconfigure(self._terms, self._terms.digest, policy.drift_ppm)
         if _read_interval(before) != _read_interval(policy):
             self.book.set_interval(policy.interval_ns, policy.adaptive_interval)
@@ -250,17 +254,11 @@ class RateDecider(Decider):
     def _admit(self, tenant: str) -> tuple[Dispatcher, ...]:
         """Somebody asks for a tenant for the first time, or again: from now on it is counted here."""
         terms = self._terms.find(tenant)
-        if terms is None or not self._has_place(tenant):
+        if terms is None:
             return ()
         self._promise(tenant, terms, self.book.names)
         self._choices[tenant] = found = self._find_allowed(terms)
         return found
-
-    def _has_place(self, tenant: str) -> bool:
-        """Listed tenants always have; others while there are not too many."""
-        policy = self.policy
-        known = tenant in policy.tenants or self._promises.index(tenant) is not None
-        return known or self._promises.count < policy.max_tenants
 
     def _find_allowed(self, terms: Terms) -> tuple[Dispatcher, ...]:
         every, allowed = self.servers.values(), terms.servers
@@ -271,6 +269,7 @@ class RateDecider(Decider):
         for index in sorted(server.book.idle):
             if all(each.may_forget(index) for each in self.servers.values()):
                 self._forget(index)
+        self.strangers.keep(lambda tenant: self._promises.index(tenant) is not None)
 
     def _forget(self, index: int) -> None:
         tenant = self._promises.tenants[index]
@@ -279,8 +278,6 @@ class RateDecider(Decider):
             server.forget(index, keep=listed)
         self._promises.forget(index)
         self._choices.pop(tenant, None)
-        if not listed:
-            self.forget(tenant)
 
     # -- deciding ---------------------------------------------------------------------------
 
@@ -327,12 +324,6 @@ class RateDecider(Decider):
     def refuse_elsewhere(self, tenant: str) -> Refused:
         if not self.servers:
             return Refused(f"no server of {self.name} runs on this node; ask one of the nodes that do")
-        if not self._has_place(tenant):
-            return Refused(
-                f"{self.name} has {self._promises.count} tenants on this node, as many as its policy allows "
-                f"at once (max_tenants); {tenant} has a place once another was idle for a period",
-                reason="tenant",
-            )
         terms = self._terms.find(tenant)
         allowed = ", ".join((terms.servers if terms else None) or ())
         return Refused(f"{tenant} may use {allowed}, and none of them runs on this node")
@@ -388,6 +379,7 @@ class ServerDecider(Decider):
 
     def __init__(self, rate: RateDecider, server: Dispatcher) -> None:
         self.name = rate.name
+        self.strangers = rate.strangers
         self._rate = rate
         self._server = server
 

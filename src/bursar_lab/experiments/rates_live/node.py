@@ -96,6 +96,7 @@ async def run_server(config: Config) -> None:
     )
     await requests.prepare()
     book = ServerBook(config.name, world.incarnation, plan.tenants, Scheduler([1] * len(plan.terms)))
+    book.set_terms(plan.make_terms().get, "")
     clock = world.clock
     queues = Dispatcher(
         world,
