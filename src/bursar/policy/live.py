@@ -63,8 +63,8 @@ LIVE: dict[Kind, tuple[str, ...]] = {
 WHY_NOT: dict[tuple[Kind, str], str] = {
     ("rate", "period_ns"): (
         "a node that takes over the lead waits one period for tokens that it cannot ask after, and journals "
-        "are counted in periods, so with another length tokens could be used twice; give the resource another "
-        "name"
+        "are counted in periods, so with another length tokens could be used twice; give the resource "
+        "another name"
     ),
     ("share", "costs"): (
         "who owes whom is counted in tokens, and a token would be another thing; give the resource another "

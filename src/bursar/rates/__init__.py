@@ -33,9 +33,10 @@ it true; each has a test in which it is taken out and the loss is found (tests/r
 2. *Falls before rises.* The leader's bound for a server rises when a grant is sent and falls only
    when the server acknowledged. The bounds add up to the limit at most.
 3. *One period, one opening.* A period opens by one compare-and-set of (epoch, period, lives of
-   servers, name of the terms) in the store, in a transaction that fails if the fleet's policy is newer than
-   this node's. Whoever leads with other terms than the period's makes no tokens of it. A new leader raises the epoch, then asks every listed life what it holds;
-   until all have answered it moves tokens among those that did and makes none.
+   servers, name of the terms) in the store, in a transaction that fails if the fleet's policy is newer
+   than this node's. Whoever leads with other terms than the period's makes no tokens of it. A new leader
+   raises the epoch, then asks every listed life what it holds; until all have answered it moves tokens
+   among those that did and makes none.
 4. *A restarted server has nothing*, and what its last life may have held counts as spent. Where a
    period is longer than a second it has its journal: then what that life charged counts as spent,
    which is all that it can have dispatched, and the rest is placed anew within the same period.

@@ -163,7 +163,7 @@ class FleetRateScenario(RateScenario):
             interval=draw.choice(("100ms", "50ms", "auto")),
             pacing=draw.choice(("true", "false")),
             servers=", ".join(f'"{name}" = "{rate}"' for name, rate in listed.items()),
-            even=draw.choice((30, 50, 80)),
+            even=draw.choice((50, 80, 120)),
             anyone=draw.choice((5, 25, 40)),
         )
         await changes.apply(world.store, text, by=world.name, at_ns=world.clock.wall())
