@@ -10,7 +10,8 @@ from bursar.rates.controller import ControllerBook, Effects
 from bursar.rates.messages import Grant
 from bursar.rates.resource import RateDecider
 from bursar.rates.server import ServerBook
-from bursar.rates.views import ServerView, Terms
+from bursar.rates.terms import Terms
+from bursar.rates.views import Held, ServerView
 from bursar.resource import Granted, Seen, Ticket
 from bursar.sim.faults import Faults
 from bursar.sim.scenarios.rate import (
@@ -40,7 +41,12 @@ class BoundsFallOnSending(ControllerBook):
     def _headroom(self, tenant: str, limit: int) -> int:
         for view in self.views.values():
             sent = self._targets.get(view.name, {}).get(tenant, (0, 0))[0]
-            view.bounds[tenant] = min(view.bounds.get(tenant, 0), sent)
+            bound = min(view.count(tenant, self._opened_with.get(tenant)), sent)
+            view.acknowledged = Held(view.name, {**view.acknowledged.rows, tenant: bound}, view.part)
+            view.unacknowledged = [
+                (number, Held(held.server, {**held.rows, tenant: bound}, held.part))
+                for number, held in view.unacknowledged
+            ]
         return super()._headroom(tenant, limit)
 
 
@@ -70,8 +76,8 @@ class OpensWithoutWaiting(ControllerBook):
 class ChangesAtOnce(ControllerBook):
     """A changed policy holds in the middle of a period, in which the old limit was partly used."""
 
-    def reconfigure(self, terms: Mapping[str, Terms]) -> None:
-        self.terms = dict(terms)
+    def reconfigure(self, terms: Mapping[str, Terms], digest: str = "", drift_ppm: int | None = None) -> None:
+        self.terms = terms
 
 
 class CountsFromReceipt(ServerBook):

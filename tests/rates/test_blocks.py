@@ -204,7 +204,7 @@ def test_a_new_tenant_is_charged_like_the_others() -> None:
     journal: list[bytes] = []
     blocks = make_blocks(1)
     begin(blocks, journal, 1, 1200, 0)
-    blocks.add_tenant("c")
+    blocks.add_tenant(2, "c")
     blocks.grant([1200, 0, 1200], [0, 0, 0], PERIOD_NS)
     flush(blocks, journal)
     assert blocks.reach(2, 1200, 0, 1) == 10

@@ -18,7 +18,7 @@ from bursar.rates.messages import UNBOUNDED, Allowance, Grant
 from bursar.rates.promises import Promises
 from bursar.rates.scheduler import Scheduler
 from bursar.rates.server import ServerBook
-from bursar.rates.views import Terms
+from bursar.rates.terms import Terms
 from bursar.resource import Ahead, Granted, Ticket
 from bursar.units import Rate
 from bursar.world import MILLISECOND_NS, SECOND_NS, World
@@ -36,7 +36,7 @@ def make_dispatcher(
     dispatcher = Dispatcher(world, book, period_ns=period_ns, promises=promises, **options)
     for tenant in TENANTS:
         index = promises.set(tenant, Terms(0, limit, 1, 5), whole=True)
-        dispatcher.set_terms(tenant, 1, promises.burst_ns(index))
+        dispatcher.set_terms(tenant, promises.terms(index), promises.burst_ns(index))
     dispatcher.start()
     return dispatcher
 

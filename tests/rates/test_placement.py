@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from bursar.rates.messages import UNBOUNDED, Report, Row
 from bursar.rates.placement import KEPT_FREE, LATE_S, Placement
-from bursar.rates.views import Picture, ServerView, Targets, Terms
+from bursar.rates.terms import Terms
+from bursar.rates.views import Picture, ServerView, Targets
 from bursar.world import SECOND_NS
 
 RATE = 500.0
@@ -23,7 +24,7 @@ def place(
     rate: float | None = RATE,
     interval_ns: int = SECOND_NS // 5,
 ) -> tuple[Targets, Placement]:
-    placement = Placement({view.name: rate for view in servers}, {})
+    placement = Placement({view.name: rate for view in servers})
     picture = Picture(0, SECOND_NS, SECOND_NS, interval_ns, servers, terms, 1, {})
     return placement(picture), placement
 

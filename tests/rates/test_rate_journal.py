@@ -14,7 +14,7 @@ from bursar.rates.promises import Promises
 from bursar.rates.refusals import DISK_NS
 from bursar.rates.scheduler import Scheduler
 from bursar.rates.server import ServerBook
-from bursar.rates.views import Terms
+from bursar.rates.terms import Terms
 from bursar.resource import Ahead, Granted, Ticket
 from bursar.world import SECOND_NS, World
 
@@ -37,7 +37,7 @@ class Server:
             world, book, period_ns=PERIOD_NS, capacity=1_000_000.0, promises=promises, ahead=Ahead()
         )
         index = promises.set("a", Terms(0, LIMIT, 1, 60), whole=True)
-        self.queues.set_terms("a", 1, promises.burst_ns(index))
+        self.queues.set_terms("a", promises.terms(index), promises.burst_ns(index))
         self.queues.start()
         self._lines = 0
 

@@ -85,7 +85,8 @@ def test_five_a_minute_is_five_at_once_and_then_one_every_twelve_seconds() -> No
         options = 'period = "1min"\ninterval = "1s"'
         door, rate = await open_rate(world, make_policy('limit = "5/min"', options=options))
         await world.clock.sleep(rate.servers["a"].ends_at - world.clock.now() - SECOND_NS)
-        assert [door.try_acquire("acme") is not None for _ in range(6)] == [True] * 5 + [False]
+        await door.acquire("acme")  # the first of a long period waits for the disk
+        assert [door.try_acquire("acme") is not None for _ in range(5)] == [True] * 4 + [False]
         began = world.clock.now()
         acme = Callers(world, door, "acme", wait=60.0)
         acme.start(3)
@@ -130,7 +131,8 @@ def test_whoever_has_used_its_limit_is_told_when_there_is_more(interval: str) ->
         options = f'pacing = false\ninterval = "{interval}"'
         door, rate = await open_rate(world, make_policy('limit = "400/s"', options=options))
         for part in (0, 3, 7):
-            while rate.servers["a"].unused(0) < 400:
+            server = rate.servers["a"]
+            while (index := server.book.index("acme")) is not None and server.unused(index) < 400:
                 await world.clock.sleep(SECOND_NS // 100)
             await world.clock.sleep(part * SECOND_NS // 10)
             async with door.acquire("acme", 400) as grant:

@@ -7,6 +7,7 @@ from bursar.rates.blocks import Blocks
 from bursar.rates.messages import Allowance, Grant, Poll, Report
 from bursar.rates.scheduler import Scheduler
 from bursar.rates.server import ServerBook
+from bursar.rates.terms import Terms
 from bursar.world import SECOND_NS
 
 PERIOD_NS = 60 * SECOND_NS
@@ -120,8 +121,8 @@ def test_a_tenant_that_left_the_policy_and_came_back_has_spent_what_it_had() -> 
     blocks = Blocks(2, ["b"], period_ns=PERIOD_NS, origin="boot")
     blocks.replay(journal)
     book = ServerBook("s", 2, ["b"], Scheduler([1]), blocks)
-    assert ask(book, 5_000, 3).rows == ()
-    book.add_tenant(5_000, "a", 1)
+    assert held(ask(book, 5_000, 3)) == (20, 20), "of a tenant that has not asked yet too"
+    book.add_tenant(5_000, "a", Terms(0, LIMIT))
     assert held(ask(book, 5_000, 3)) == (20, 20)
 
 

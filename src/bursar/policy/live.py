@@ -9,7 +9,19 @@ from __future__ import annotations
 from bursar.policy.values import Kind
 
 LIVE: dict[Kind, tuple[str, ...]] = {
-    "rate": ("tenants", "templates", "max_tenants", "shadow", "without_bursar"),
+    "rate": (
+        "tenants",
+        "templates",
+        "max_tenants",
+        "shadow",
+        "without_bursar",
+        "servers",
+        "any_server",
+        "interval_ns",
+        "adaptive_interval",
+        "drift_ppm",
+        "pacing",
+    ),
     "share": (
         "tenants",
         "templates",
@@ -49,6 +61,11 @@ LIVE: dict[Kind, tuple[str, ...]] = {
 """Fields of the kind's policy (`bursar.policy.values`)."""
 
 WHY_NOT: dict[tuple[Kind, str], str] = {
+    ("rate", "period_ns"): (
+        "a node that takes over the lead waits one period for tokens that it cannot ask after, and journals "
+        "are counted in periods, so with another length tokens could be used twice; give the resource "
+        "another name"
+    ),
     ("share", "costs"): (
         "who owes whom is counted in tokens, and a token would be another thing; give the resource another "
         "name"

@@ -14,6 +14,8 @@ report what they see and the controller places what is left anew.
   `reference` is the paper's algorithm as printed, for tests and measurements.
 - `scheduler`: whose request goes next (algorithm 1), in a few steps however many tenants there are.
 - `messages`, `server`, `controller`: the protocol; two books with the state that safety rests on.
+- `terms`: what the policy promises, looked up by need; `parts`: what a server has of a tenant that nobody
+  has asked for yet; `roles`: which servers there are, and which of them run on this node.
 - `blocks`: what a server of a long period charges to its journal before it dispatches it.
 - `observation`, `placement`: what servers see, and what the controller makes of it (section III-D).
 - `dispatcher`: the queues before a server, with its `capacity` and the requests in `service`;
@@ -31,8 +33,10 @@ it true; each has a test in which it is taken out and the loss is found (tests/r
 2. *Falls before rises.* The leader's bound for a server rises when a grant is sent and falls only
    when the server acknowledged. The bounds add up to the limit at most.
 3. *One period, one opening.* A period opens by one compare-and-set of (epoch, period, lives of
-   servers) in the store. A new leader raises the epoch, then asks every listed life what it holds;
-   until all have answered it moves tokens among those that did and makes none.
+   servers, name of the terms) in the store, in a transaction that fails if the fleet's policy is newer
+   than this node's. Whoever leads with other terms than the period's makes no tokens of it. A new leader
+   raises the epoch, then asks every listed life what it holds; until all have answered it moves tokens
+   among those that did and makes none.
 4. *A restarted server has nothing*, and what its last life may have held counts as spent. Where a
    period is longer than a second it has its journal: then what that life charged counts as spent,
    which is all that it can have dispatched, and the rest is placed anew within the same period.
@@ -47,6 +51,16 @@ interval. What its servers have no capacity left for stays with the controller: 
 to other servers it is sent with the first grants, where tokens that are out must first be given up
 and acknowledged. Servers are asked (polled) rather than reporting by their own clocks, so that one round
 sees them at one time.
+
+**Tenants** are looked up when they ask. Each server that a period was opened with has a part of the limit
+of everybody who is in no message: the parts add up to the limit, exactly, and the leader's bounds count
+them. Whoever asks is named in the next report, and from then on placed by name until the period ends. A
+tenant to which nothing was charged for a whole period is forgotten, and its number goes to another.
+
+**Servers** come and go. One that starts says so, and is listed in the midst of the period; one that leaves
+says for good what it has dispatched (`Left`), to every node, because each may come to lead: the rest of what
+it held is placed elsewhere at once. One that is killed keeps its bound until the period ends. A leader that
+stops gives up the lead at once.
 
 **Pacing** spreads a limit over the period, so that two periods back to back do not show twice the limit;
 the experiments run without it, as the paper did. A tenant is never further ahead of its pace than its

@@ -141,7 +141,7 @@ class Blocks:
     def __init__(
         self,
         life: int,
-        tenants: Sequence[str],
+        tenants: Sequence[str] = (),
         *,
         period_ns: int,
         origin: str,
@@ -170,18 +170,28 @@ class Blocks:
     def _nothing(self) -> list[int]:
         return [0] * len(self._tenants)
 
-    def add_tenant(self, tenant: str) -> int:
-        """One more; what counts as dispatched of it, if it was there in the life that this one goes on
-        from."""
+    def add_tenant(self, index: int, tenant: str) -> int:
+        """One more, under a number that is new or free; what counts as dispatched of it, if it was there in
+        the life that this one goes on from."""
+        while index >= len(self._tenants):
+            self._tenants.append("")
+            for column in (*self._columns(), self._ceilings, self._largest):
+                column.append(0)
+        self._tenants[index] = tenant
+        self._under_way = deque(
+            (line, period, tuple(level for level in levels if level[0] != index))  # of who had the number
+            for line, period, levels in self._under_way
+        )
         resumed = self._since != self._life
-        self._tenants.append(tenant)
         for page in (self._page, self._following):
             level = self.past.levels.get(page.period, {}).get(tenant, 0) if resumed else 0
-            page.asked.append(level)
-            page.durable.append(level)
-        self._ceilings.append(self._page.durable[-1])
-        self._largest.append(0)
-        return self._ceilings[-1]
+            page.asked[index] = page.durable[index] = level
+        self._largest[index] = 0
+        self._ceilings[index] = self._page.durable[index]
+        return self._ceilings[index]
+
+    def _columns(self) -> list[list[int]]:
+        return [column for page in (self._page, self._following) for column in (page.asked, page.durable)]
 
     # -- lives ------------------------------------------------------------------------------
 
@@ -247,6 +257,13 @@ class Blocks:
             self._raise(index, dispatched[index] + step)
         self._ask(wanted, following)
         return list(self._ceilings)
+
+    def grant_one(self, index: int, allowance: int) -> int:
+        """A tenant that was added has this allowance. The ceiling to go with it: what comes to it asks for
+        more."""
+        if allowance >= UNBOUNDED:
+            self._ceilings[index] = UNBOUNDED
+        return self._ceilings[index]
 
     def reach(self, index: int, allowance: int, dispatched: int, cost: int) -> int | None:
         """A request of the tenant comes to its ceiling: a higher one that lets it go, or None while

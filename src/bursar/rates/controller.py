@@ -14,8 +14,9 @@ from dataclasses import dataclass
 
 from bursar.book import Send
 from bursar.rates.interval import AdaptiveInterval
-from bursar.rates.messages import Ack, Allowance, Grant, Poll, Report, Started, State
-from bursar.rates.views import Draft, Picture, Place, ServerView, Targets, Terms
+from bursar.rates.messages import NO_PART, Ack, Allowance, Grant, Left, Part, Poll, Report, Started, State
+from bursar.rates.terms import Terms
+from bursar.rates.views import NOTHING, Draft, Held, Picture, Place, ServerView, Targets
 from bursar.world import MILLISECOND_NS, Message
 
 PPM = 1_000_000
@@ -31,6 +32,10 @@ GATHER_NS = 200 * MILLISECOND_NS
 interval, and no longer than this. Those that come later are listed when they do."""
 
 
+DEPARTED_MAX = 1000
+"""Lives that have said that they are gone, and are remembered to have."""
+
+
 @dataclass(frozen=True, slots=True)
 class Commit:
     """Compare-and-set the state in the store; `committed` or `deposed` is called with the outcome."""
@@ -40,9 +45,15 @@ class Commit:
 
 Effects = list[Send | Commit]
 
+PeriodTerms = tuple[Mapping[str, Terms], str, int]
+"""What a period is opened with: the terms, their name, and how far clocks may run apart."""
+
 
 def _is_older(report: Report, view: ServerView) -> bool:
-    """Whether the report was overtaken by what is known: of an earlier life, or sent earlier."""
+    """Whether the report was overtaken by what is known: of an earlier life, or sent earlier. (After a life
+    that has left, a server may go on elsewhere, with lives that are numbered otherwise.)"""
+    if view.left and report.incarnation != view.incarnation:
+        return False
     return (report.incarnation, report.sent_at) < (view.incarnation, view.report.sent_at)
 
 
@@ -51,15 +62,21 @@ class ControllerBook:
 
     Invariants, for every tenant with a limit:
     - the bounds of all servers, with what was lost with lives of servers that ended, never add up
-      to more than the limit: a rise waits until the falls that pay for it are acknowledged;
+      to more than the limit: a rise waits until the falls that pay for it are acknowledged. That goes
+      for tenants that no message has named too: a grant gives the lives that the period was opened with
+      a part each of everybody's limit (`parts`), and whoever is named once has a row in every grant
+      of the period from then on;
+    - the limit of a period is that of the terms it was opened with: a leader with others (the policy was
+      changed meanwhile) makes no tokens of it;
     - a period is opened by one compare-and-set, so only by the leader of the latest epoch, and
       only after every token of the one before has expired on every clock within the drift bound;
     - tokens go only to lives of servers that the state lists, so a successor knows whom to ask;
     - a new leader moves, among servers that have answered it, what they said they hold; it makes
       new tokens only once every listed life has answered;
-    - the bound of a life that ended stays spent, unless a later life of that server answers for it,
-      by its journal: then what it charged stays spent, which is all that it can have dispatched (and
-      may be more than it was still allowed, which costs tokens), and the rest is free. Such an answer
+    - the bound of a life that ended stays spent, unless it said before that it dispatches nothing more
+      (`Left`): then what it dispatched does, and the rest is free; or unless a later life of that server
+      answers for it, by its journal: then what it charged stays spent, which is all that it can have
+      dispatched (and may be more than it was still allowed, which costs tokens), and the rest is free. That
       counts only for the present period, because a life that has no grant yet speaks of the period
       that it was asked for.
 
@@ -77,10 +94,13 @@ class ControllerBook:
         interval_ns: int,
         drift_ppm: int,
         adaptive: bool = False,
+        digest: str = "",
     ) -> None:
+        """`digest` names the terms."""
         self.name = name
         self.names = tuple(servers)
-        self.terms = dict(terms)
+        self.terms = terms
+        self.digest = digest
         self._place = place
         self._period_ns = period_ns
         self.interval_ns = interval_ns
@@ -100,18 +120,23 @@ class ControllerBook:
         self._untold: set[str] = set()
         self._answered: set[tuple[str, int]] = set()
         self._complete = False
-        self._movable: dict[str, int] = {}
-        self._next_terms: dict[str, Terms] | None = None
+        self._movable: list[Held] = []
+        self._next_terms: PeriodTerms | None = None
+        self._active: dict[str, None] = {}
+        self._opening: PeriodTerms = (terms, digest, drift_ppm)
+        self._departed: dict[tuple[str, int], tuple[Left, int]] = {}
         self._targets: Targets = {}
         self._owed: set[str] = set()
-        self.lost: dict[str, int] = {}
+        self.buried: list[ServerView | Held] = []
 
     # -- leading ----------------------------------------------------------------------------
 
     def lead(self, stored: State) -> Effects:
         """This node was elected: raise the epoch. Nothing is sent before that is committed."""
         self.deposed()
-        return self._commit(State(stored.epoch + 1, self.name, stored.period, stored.servers))
+        return self._commit(
+            State(stored.epoch + 1, self.name, stored.period, stored.servers, stored.terms)
+        )
 
     def deposed(self) -> None:
         """Somebody else changed the state: this node leads no more."""
@@ -155,20 +180,24 @@ class ControllerBook:
         self._polled = (now, now)
         self.views = {}
         self._answered = set()
+        self._take_terms()
         self._forget_period()
         self._complete = not self.state.servers
         out_ns = 0 if self._complete else self._period_ns
         self._ends_at = now + out_ns
         self._opens_at = now + max(self._guarded(out_ns), self._gather_ns())
         effects = self._poll(now, full=True)
+        for left, _ in self._departed.values():
+            self._account_for(now, left)
         # Once all that hold tokens have said how long they still do, the next period need not
         # wait any longer than that; sending them anything before would.
-        self._awaited = {server for server, _ in self.state.servers}
+        self._awaited = {life[0] for life in self.state.servers if life not in self._answered}
         return effects
 
     def _forget_period(self) -> None:
-        self.lost = {}
-        self._movable = {}
+        self.buried = []
+        self._movable = []
+        self._active = {}
         self._targets = {}
         self._owed = set()
         self._place_at = None
@@ -177,9 +206,30 @@ class ControllerBook:
         """The time on this clock in which at least `duration_ns` pass on every other."""
         return -(-duration_ns * (PPM + self._drift_ppm) // (PPM - self._drift_ppm))
 
-    def reconfigure(self, terms: Mapping[str, Terms]) -> None:
+    def reconfigure(self, terms: Mapping[str, Terms], digest: str = "", drift_ppm: int | None = None) -> None:
         """New terms, from the next period on: what was placed already stays within the old ones."""
-        self._next_terms = dict(terms)
+        drift_ppm = self._drift_ppm if drift_ppm is None else drift_ppm
+        self._next_terms = (terms, digest, drift_ppm)
+
+    def _take_terms(self) -> None:
+        if self._next_terms is not None:
+            self.terms, self.digest, self._drift_ppm = self._next_terms
+            self._next_terms = None
+
+    @property
+    def _opened_with(self) -> Mapping[str, Terms]:
+        """The terms that the period was opened with, if this leader knows them: parts of limits are counted
+        by these."""
+        return self.terms if self.state.terms == self.digest else {}
+
+    def set_interval(self, interval_ns: int, adaptive: bool) -> None:
+        """From the next round on."""
+        self.interval_ns = interval_ns
+        self._adaptive = AdaptiveInterval(interval_ns) if adaptive else None
+
+    def set_servers(self, servers: Iterable[str]) -> None:
+        """The servers there are now. One that is gone keeps its bound until the period ends."""
+        self.names = tuple(servers)
 
     # -- time -------------------------------------------------------------------------------
 
@@ -206,7 +256,12 @@ class ControllerBook:
         self._poll_at = now + self.interval_ns
         self._place_at = now + self.interval_ns // 4
         self._awaited = {view.name for view in self._alive()}
-        return [self._ask(now, server, full or self._is_untold(server)) for server in self.names]
+        return [self._ask(now, server, full or self._is_untold(server)) for server in self._find_asked()]
+
+    def _find_asked(self) -> Iterable[str]:
+        """The servers, and those that may still hold tokens and have not said what."""
+        unheard = [name for name, life in self.state.servers if (name, life) not in self._answered]
+        return dict.fromkeys([*self.names, *unheard])
 
     def _ask(self, now: int, server: str, full: bool) -> Send:
         return Send(server, Poll(self.state.epoch, now, full, self.state.period))
@@ -222,15 +277,22 @@ class ControllerBook:
         return [
             view
             for view in self.views.values()
-            if view.heard_at >= since and view.asked_at >= since - self._period_ns
+            if view.heard_at >= since
+            and view.asked_at >= since - self._period_ns
+            and not view.left
+            and view.name in self.names
         ]
 
     def _open(self, now: int) -> Effects:
         self._opens_at = now + self._gather_ns()
-        lives = tuple(sorted((view.name, view.incarnation) for view in self._alive()))
+        lives = tuple(sorted(view.life for view in self._alive()))
         if not lives:
             return self._poll(now, full=True) if now >= self._poll_at else []
-        return self._commit(State(self.state.epoch, self.name, self.state.period + 1, lives))
+        if self.committing is not None:
+            return []
+        self._opening = self._next_terms or (self.terms, self.digest, self._drift_ppm)
+        state = self.state
+        return self._commit(State(state.epoch, self.name, state.period + 1, lives, self._opening[1]))
 
     def _gather_ns(self) -> int:
         return min(self.interval_ns // 4, GATHER_NS)
@@ -241,15 +303,23 @@ class ControllerBook:
         self._ends_at = now + self._period_ns
         self._opens_at = now + self._guarded(self._period_ns)
         self._poll_at = now + self.interval_ns
-        if self._next_terms is not None:
-            self.terms, self._next_terms = self._next_terms, None
+        self.terms, self.digest, self._drift_ppm = self._opening
+        if self._next_terms is self._opening:
+            self._next_terms = None
+        # Nothing counts of those that were not heard for a period: another node may have their servers now.
+        since = now - self._period_ns - self.interval_ns
+        self.views = {n: view for n, view in self.views.items() if not view.left and view.heard_at >= since}
+        lives = self.state.servers
+        parts = {life: Part(place, len(lives)) for place, life in enumerate(lives)}
         for view in self.views.values():
-            view.begin_period()
+            view.begin_period(parts.get(view.life, NO_PART))
         return self._place_tokens(now)
 
     # -- what servers say -------------------------------------------------------------------
 
     def receive(self, now: int, sender: str, message: Message) -> Effects:
+        if isinstance(message, Left):
+            return self._hear_left(now, message)
         if not self.leading:
             return []
         match message:
@@ -265,7 +335,8 @@ class ControllerBook:
 
     def _hear(self, now: int, report: Report) -> Effects:
         view = self.views.get(report.server)
-        if view is not None and _is_older(report, view):
+        life = (report.server, report.incarnation)
+        if (view is not None and _is_older(report, view)) or life in self._departed:
             return []
         known = view is not None and view.incarnation == report.incarnation
         if report.rows is None and (view is None or not known or view.rows_at != report.stands_at):
@@ -298,25 +369,62 @@ class ControllerBook:
 
     def _bury(self, view: ServerView) -> None:
         """A life of a server is over: what it may have held counts as spent."""
-        for tenant, bound in view.bounds.items():
-            self.lost[tenant] = self.lost.get(tenant, 0) + bound
+        self.buried.append(view)
+
+    def _hear_left(self, now: int, left: Left) -> Effects:
+        """That is true for ever, and counts for whoever leads later too."""
+        life = (left.server, left.incarnation)
+        if life in self._departed:
+            return []
+        self._departed[life] = (left, now + self._guarded(left.time_left_ns))
+        if len(self._departed) > DEPARTED_MAX:
+            del self._departed[next(iter(self._departed))]
+        if not self.leading:
+            return []
+        view = self.views.get(left.server)
+        if view is None or view.incarnation != left.incarnation:
+            self._account_for(now, left)
+            return []
+        view.leave(self._find_left(left))
+        self._awaited.discard(left.server)
+        # What it gives back may be placed elsewhere at once.
+        return self._place_tokens(now) if self._place_at is None else []
+
+    def _find_left(self, left: Left) -> dict[str, int]:
+        return dict(left.rows) if left.period == self.state.period else {}
+
+    def _account_for(self, now: int, left: Left) -> None:
+        """A life that may hold tokens of the period and has not answered this leader is gone, and said what
+        it dispatched."""
+        life = (left.server, left.incarnation)
+        if life in self._answered or life not in self.state.servers:
+            return
+        self._answered.add(life)
+        held = Held(left.server, self._find_left(left))
+        self.buried.append(held)
+        self._movable.append(held)
+        self._awaited.discard(left.server)
+        self._complete_if_all_answered(now)
 
     def _first_answer(self, now: int, view: ServerView) -> None:
         """What a fenced server holds is known from its first answer on."""
-        life, lives = (view.name, view.incarnation), view.report.lives
+        life, lives = view.life, view.report.lives
         if life in self._answered:
             return
         former = {(view.name, incarnation) for incarnation in lives}
         counted = not former.isdisjoint(self._answered)
         self._answered |= {life, *former}
         listed = life in self.state.servers and not self._complete
-        holds: dict[str, int] = {}
+        holds = NOTHING
         if view.report.period == self.state.period and (lives or listed):
-            holds = {tenant: row.allowance for tenant, row in view.rows.items()}
-        view.acknowledged = dict(holds)
-        view.bounds = dict(holds)
-        for tenant, allowance in holds.items() if not counted else ():
-            self._movable[tenant] = self._movable.get(tenant, 0) + allowance
+            rows = {tenant: row.allowance for tenant, row in view.rows.items()}
+            holds = Held(view.name, rows, view.report.part)
+        view.acknowledged, view.unacknowledged, view.part = holds, [], holds.part
+        if not counted:
+            self._movable.append(holds)
+        self._complete_if_all_answered(now)
+
+    def _complete_if_all_answered(self, now: int) -> None:
         if not self._complete and self._answered.issuperset(self.state.servers):
             self._complete = True
             if self._sequence == 0:
@@ -324,17 +432,20 @@ class ControllerBook:
 
     def _end_with_the_last(self, now: int) -> None:
         """Everyone has answered and nothing was sent: the period ends when their tokens do."""
+        gone = [self._departed[life][1] - now for life in self.state.servers if life in self._departed]
         left_ns = max((view.report.time_left_ns for view in self.views.values()), default=0)
+        left_ns = max(left_ns, *gone, 0)
         self._ends_at = min(self._ends_at, now + left_ns)
         self._opens_at = min(self._opens_at, now + self._guarded(left_ns))
 
     def _list(self, view: ServerView) -> Effects:
         """A life that the state does not list gets tokens only once it does."""
-        life = (view.name, view.incarnation)
-        if life in self.state.servers or self.state.period == 0:
+        life = view.life
+        if life in self.state.servers or self.state.period == 0 or view.name not in self.names:
             return []
         lives = tuple(sorted({*self.state.servers, life}))
-        return self._commit(State(self.state.epoch, self.name, self.state.period, lives))
+        state = self.state
+        return self._commit(State(state.epoch, self.name, state.period, lives, state.terms))
 
     def _acknowledged(self, now: int, ack: Ack) -> Effects:
         view = self.views.get(ack.server)
@@ -363,8 +474,18 @@ class ControllerBook:
         self._place_at = None
         if now >= self._ends_at:
             return []
+        self._note_active(now)
         self._targets = self._place(self.picture(now))
         return self._grant(now, self._listed(now))
+
+    def _note_active(self, now: int) -> None:
+        """Whoever asked for something, or has other than its part somewhere, is placed for by name from
+        here on until the period ends."""
+        for view in self._listed(now):
+            present = view.report.period == self.state.period
+            for tenant, row in view.rows.items():
+                if present or row.pending or row.arrived:
+                    self._active[tenant] = None
 
     def picture(self, now: int) -> Picture:
         """What is known now, for a placement or for people."""
@@ -375,29 +496,31 @@ class ControllerBook:
             period_ns=self._period_ns,
             interval_ns=self.interval_ns,
             servers=servers,
-            terms=self.terms,
+            terms={tenant: terms for tenant in self._active if (terms := self.terms.get(tenant)) is not None},
             period=self.state.period,
             held=self._held(servers),
         )
 
     def _held(self, servers: Iterable[ServerView]) -> dict[str, int]:
-        held = dict(self.lost)
         seen = {view.name for view in servers}
-        for view in self.views.values():
-            for tenant, bound in view.bounds.items() if view.name not in seen else ():
-                held[tenant] = held.get(tenant, 0) + bound
-        return held
+        others = [*self.buried, *(view for view in self.views.values() if view.name not in seen)]
+        return {tenant: self._sum(others, tenant) for tenant in self._active} if others else {}
+
+    def _sum(self, held: Iterable[ServerView | Held], tenant: str) -> int:
+        terms = self._opened_with.get(tenant)
+        return sum(each.count(tenant, terms) for each in held)
 
     def _listed(self, now: int) -> list[ServerView]:
         listed = set(self.state.servers)
-        alive = [view for view in self._alive() if (view.name, view.incarnation) in listed]
+        alive = [view for view in self._alive() if view.life in listed]
         return sorted(alive, key=lambda view: view.name)
 
     def _grant(self, now: int, views: Iterable[ServerView], *, only_growth: bool = False) -> Effects:
         """Send these servers their targets, as far as the bounds allow. Falls are sent at once. A
         rise that has no headroom yet waits for the next round, unless the tenant may lack it before
         then: that is owed, and follows once all have acknowledged."""
-        drafts = [Draft(view, self._targets.get(view.name, {}), self.terms) for view in views]
+        opened_with = self._opened_with
+        drafts = [Draft(view, self._targets.get(view.name, {}), self.terms, opened_with) for view in views]
         rises = [(draft, tenant) for draft in drafts for tenant in draft.rises]
         limits = {tenant: self.terms[tenant].limit for _, tenant in rises}
         headroom = {t: self._headroom(t, limit) for t, limit in limits.items() if limit is not None}
@@ -426,9 +549,9 @@ class ControllerBook:
         return wanted - max(0, wanted - spent) * later_ns // left_ns
 
     def _headroom(self, tenant: str, limit: int) -> int:
-        most = limit if self._complete else self._movable.get(tenant, 0)
-        out = sum(view.bounds.get(tenant, 0) for view in self.views.values())
-        return max(0, most - out - self.lost.get(tenant, 0))
+        mints = self._complete and self.state.terms == self.digest
+        most = limit if mints else min(limit, self._sum(self._movable, tenant))
+        return max(0, most - self._sum([*self.views.values(), *self.buried], tenant))
 
     def _send(self, now: int, view: ServerView, rows: tuple[Allowance, ...]) -> Send:
         self._sequence += 1
@@ -441,5 +564,7 @@ class ControllerBook:
             sent_at=view.report.sent_at,
             time_left_ns=self._ends_at - now,
             rows=rows,
+            part=view.part,
+            terms=self.state.terms,
         )
         return Send(view.name, grant)

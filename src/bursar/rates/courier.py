@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
 import msgspec
 
@@ -13,6 +13,7 @@ from bursar.errors import (
     NodeExistsError,
     NodeMissingError,
     SessionExpiredError,
+    StoreError,
     StoreUnknownError,
     VersionError,
 )
@@ -20,7 +21,7 @@ from bursar.rates.blocks import Blocks
 from bursar.rates.controller import Commit, ControllerBook
 from bursar.rates.messages import Grant, Poll, Started, State, ToController, ToServer
 from bursar.rates.server import ServerBook
-from bursar.world import MILLISECOND_NS, SECOND_NS, Journal, Message, World
+from bursar.world import MILLISECOND_NS, SECOND_NS, Check, Journal, Message, Set, Stat, Task, World
 
 RETRY_NS = 50 * MILLISECOND_NS
 """Between two tries at a store that did not answer."""
@@ -44,6 +45,11 @@ def controller_topic(resource: str) -> str:
 
 def server_topic(resource: str, server: str) -> str:
     return f"rate/{resource}/{server}"
+
+
+def find_nodes(world: World) -> list[str]:
+    """Whoever may lead: this node, and all others that are known."""
+    return list(dict.fromkeys([world.name, *world.network.peers(), *world.fleet.nodes()]))
 
 
 def _nothing() -> None: ...
@@ -79,6 +85,14 @@ class ServerCourier:
         self._world.network.serve(topic, ToServer, self._receive)
         self._world.spawn(self._announce(), f"{topic}.announce")
 
+    def leave(self) -> None:
+        """The server goes: it dispatches nothing from here on, and everybody is told what it did."""
+        self._is_known = True
+        left = self._book.leave(self._world.clock.now())
+        for controller in find_nodes(self._world):
+            self._world.network.send(controller, controller_topic(self._resource), left)
+        self._world.trace("rate.left", resource=self._resource, server=self._book.name)
+
     def _start_journal(self, blocks: Blocks, topic: str) -> None:
         journal = self._world.journal(topic)
         blocks.wake = self._sync_wanted.set
@@ -109,7 +123,7 @@ class ServerCourier:
         far away."""
         pause_ns = ANNOUNCE_NS
         while not self._is_known:
-            for controller in (self._world.name, *self._world.network.peers()):
+            for controller in find_nodes(self._world):
                 message = Started(self._book.name)
                 self._world.network.send(controller, controller_topic(self._resource), message)
             await self._world.clock.sleep(pause_ns)
@@ -130,31 +144,45 @@ class ControllerCourier:
     """Stands for election, and while elected runs the book. `hosts` says on which node each
     server runs (a server that is not listed runs on the node of its own name)."""
 
-    def __init__(self, world: World, resource: str, book: ControllerBook, hosts: Mapping[str, str]) -> None:
+    def __init__(self, world: World, resource: str, book: ControllerBook) -> None:
         self._world = world
         self._resource = resource
         self._book = book
-        self._hosts = hosts
+        self.hosts: Mapping[str, str] = {}
         self._root = f"/rates/{resource}"
-        self._commits: asyncio.Queue[tuple[State, int]] = asyncio.Queue()
+        self._commits: asyncio.Queue[tuple[State, int, Sequence[Check]]] = asyncio.Queue()
         self._version = 0
+        self._barred: Sequence[Check] = ()
+        self._standing: Task | None = None
         self._ended = asyncio.Event()
         self._alarm = Alarm(world, f"rate/{resource}/controller", book.wake_at, self._tick)
 
     def start(self) -> None:
         self._world.network.serve(controller_topic(self._resource), ToController, self._receive)
-        self._world.spawn(self._stand(), f"rate/{self._resource}/election")
+        self._standing = self._world.spawn(self._stand(), f"rate/{self._resource}/election")
         self._world.spawn(self._commit_states(), f"rate/{self._resource}/commits")
         self._alarm.start()
+
+    async def resign(self) -> None:
+        """Lead no more, and let another: at once, not when this node's session ends."""
+        if self._standing is not None:
+            self._standing.cancel()
+        self._book.deposed()
+        try:
+            if await self._holds_leader_node():
+                await self._world.store.delete(f"{self._root}/leader")
+        except StoreError as error:
+            self._world.trace("rate.resigned_in_silence", resource=self._resource, why=str(error)[:200])
 
     def perform(self, effects: Iterable[Send | Commit]) -> None:
         for effect in effects:
             match effect:
                 case Send(server, message):
-                    host = self._hosts.get(server, server)
+                    host = self.hosts.get(server, server)
                     self._world.network.send(host, server_topic(self._resource, server), message)
                 case Commit(state):
-                    self._commits.put_nowait((state, self._version))
+                    # The guards of this moment: the state was made by the terms that they stand for.
+                    self._commits.put_nowait((state, self._version, self._world.fleet.guards()))
         self._alarm.set()
 
     async def _receive(self, sender: str, message: Message) -> None:
@@ -172,6 +200,7 @@ class ControllerCourier:
         """Hold the ephemeral leader node, or wait until nobody does. Safety does not rest on it:
         two nodes that both believe they hold it are told apart by the state's epoch."""
         while True:
+            await self._follow_terms()
             session = self._world.store.session
             try:
                 if await self._elected():
@@ -186,6 +215,12 @@ class ControllerCourier:
             except StoreUnknownError:
                 self._book.deposed()
                 await self._world.clock.sleep(RETRY_NS)
+
+    async def _follow_terms(self) -> None:
+        """A node that found newer terms in the store than it runs does not stand before it runs others."""
+        while self._barred and self._world.fleet.guards() == self._barred:
+            await self._world.clock.sleep(RETRY_NS)
+        self._barred = ()
 
     async def _renew(self, expired: int) -> None:
         """A node's resources share its session: only the first to find it over opens a new one."""
@@ -265,24 +300,37 @@ class ControllerCourier:
 
     async def _commit_states(self) -> None:
         while True:
-            state, version = await self._commits.get()
-            while self._book.wants(state) and not await self._tried(state, version):
+            state, version, guards = await self._commits.get()
+            while self._book.wants(state) and not await self._tried(state, version, guards):
                 await self._world.clock.sleep(RETRY_NS)
 
-    async def _tried(self, state: State, version: int) -> bool:
+    async def _tried(self, state: State, version: int, guards: Sequence[Check]) -> bool:
         """Compare-and-set once, and tell the book. False if the outcome is still open. The version
-        is the one that the state was made from: a later one would overwrite a successor's."""
+        is the one that the state was made from: a later one would overwrite a successor's. The guards
+        hold only while this node runs the terms that are in force."""
+        write = Set(f"{self._root}/state", _encode(state), version)
         try:
-            stat = await self._world.store.set(f"{self._root}/state", _encode(state), version)
-        except VersionError:
+            *_, stat = await self._world.store.transact([*guards, write])
+        except (VersionError, NodeMissingError) as error:
+            if error.position is not None and error.position < len(guards):
+                self._bar(state, guards)
+                return True
             return await self._settled(state)
         except SessionExpiredError:
             self._depose(state)
             return True
         except StoreUnknownError:
             return False
+        assert isinstance(stat, Stat), "a set answers with one"
         self._committed(state, stat.version)
         return True
+
+    def _bar(self, state: State, guards: Sequence[Check]) -> None:
+        """Newer terms are in force than this node runs: it is not for this node to lead."""
+        if self._book.wants(state):
+            self._barred = guards
+            self._world.trace("rate.barred", resource=self._resource, epoch=state.epoch, period=state.period)
+            self._depose(state)
 
     async def _settled(self, state: State) -> bool:
         """The version moved: by this node, in a try whose answer was lost, or by another."""

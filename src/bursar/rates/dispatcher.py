@@ -19,6 +19,7 @@ from bursar.rates.promises import Promises
 from bursar.rates.refusals import DISK_NS, explain_refusal
 from bursar.rates.server import ServerBook
 from bursar.rates.service import Services
+from bursar.rates.terms import Terms
 from bursar.resource import PLACE_NS, Ahead, Granted, Issue, Seen, Ticket
 from bursar.world import MILLISECOND_NS, SECOND_NS, World
 
@@ -60,6 +61,7 @@ class Dispatcher:
         self.charged = [0] * len(book.tenants)
         self.charged_alone = [0] * len(book.tenants)
         self.returned = [0] * len(book.tenants)
+        self._kept: dict[str, tuple[int, int, int]] = {}
         self._world = world
         self._now = world.clock.now
         self._started_at = 0
@@ -286,16 +288,60 @@ class Dispatcher:
         now = self._now()
         return self.book.may_dispatch(now) or self._alone_at() <= now
 
-    def set_terms(self, tenant: str, weight: int, burst_ns: int) -> None:
-        """Of a tenant, which may be new: it has nothing yet."""
+    def set_terms(self, tenant: str, terms: Terms, burst_ns: int) -> None:
+        """Of a tenant, which may be new here: it has what it was allowed in this period, unasked."""
         if self.book.index(tenant) is None:
-            self.book.add_tenant(self._now(), tenant, weight)
-            self._queues.append(OrderedDict())
-            for counts in (self.charged, self.charged_alone, self.returned):
-                counts.append(0)
+            self._add(tenant, terms)
         index = self._find(tenant)
-        self.book.scheduler.set_weight(index, weight)
+        self.book.scheduler.set_weight(index, terms.weight)
         self.book.scheduler.set_burst(index, burst_ns)
+
+    def _add(self, tenant: str, terms: Terms) -> None:
+        index = self.promises.index(tenant)
+        assert index is not None, "a tenant's number is given by the node"
+        while len(self._queues) <= index:
+            self._queues.append(OrderedDict())
+            for counts in self._counts:
+                counts.append(0)
+        for counts, count in zip(self._counts, self._kept.pop(tenant, (0, 0, 0)), strict=True):
+            counts[index] = count
+        self.book.add_tenant(self._now(), tenant, terms, index)
+
+    def forget(self, index: int, *, keep: bool) -> None:
+        """The tenant was not seen for a period. `keep` what was counted, for when it comes back."""
+        if keep:
+            charged, alone, returned = (counts[index] for counts in self._counts)
+            self._kept[self.book.tenants[index]] = (charged, alone, returned)
+        self.book.forget(index)
+
+    def may_forget(self, index: int) -> bool:
+        return self.book.may_forget(index)
+
+    @property
+    def _counts(self) -> tuple[list[int], list[int], list[int]]:
+        return self.charged, self.charged_alone, self.returned
+
+    def read_counts(self, tenant: str) -> tuple[int, int, int]:
+        """Tokens charged, charged alone, and returned, ever."""
+        index = self.book.index(tenant)
+        if index is None:
+            return self._kept.get(tenant, (0, 0, 0))
+        return self.charged[index], self.charged_alone[index], self.returned[index]
+
+    def set_capacity(self, rate: float | None) -> None:
+        """What the server can do from now on; None to find out."""
+        if rate != self.capacity.rate:
+            self.capacity = Capacity(rate)
+        self._watched = rate is None or self.services.most is not None
+
+    def retire(self) -> list[Ticket]:
+        """The server is no more: those who waited here, and wait nowhere now."""
+        self.promises.servers.remove(self)
+        tickets = list(dict.fromkeys(ticket for queue in self._queues for ticket in queue))
+        for ticket in tickets:
+            for server in list(ticket.place):
+                server.drop(ticket)
+        return tickets
 
     # -- choosing ---------------------------------------------------------------------------
 
@@ -340,7 +386,7 @@ class Dispatcher:
 
     def _alone_at(self) -> int:
         """When the server goes on by itself: a whole period without tokens, then at once."""
-        if self.without_bursar.mode == "refuse" or not self.book.granted:
+        if self.without_bursar.mode == "refuse" or not self.book.granted or self.book.left:
             return 2**63
         return self.book.expires_at + (0 if self.book.alone else self.period_ns)
 

@@ -6,6 +6,7 @@ controller                      server
    |<---------- Report ------------|     demand, capacity, what was dispatched
    |------------ Grant ----------->|     absolute allowances; answers one report
    |<------------ Ack -------------|     what the server's allowances now are
+   |<----------- Left -------------|     once, when it goes: what it used, and that this is all
 """
 
 from __future__ import annotations
@@ -16,6 +17,17 @@ from bursar.world import Message
 
 UNBOUNDED = 2**62
 """The allowance of a tenant without a limit."""
+
+
+class Part(msgspec.Struct, frozen=True, array_like=True):
+    """Which part a server has of the limit of a tenant that nobody has asked for yet: number `place` of
+    `of` parts; of 0, none."""
+
+    place: int
+    of: int
+
+
+NO_PART = Part(0, 0)
 
 
 class Poll(Message, frozen=True):
@@ -50,7 +62,8 @@ class Report(Message, frozen=True):
     """A server as it is at `sent_at`, by its own clock, asked at `asked_at`, by the controller's.
     `rows` is None when nothing moved beyond the threshold since the last full report to this
     controller, sent at `stands_at`: it still stands, for those who got it. `lives` are earlier ones
-    of this server that are over, and whose part of `period` is in the rows, as dispatched."""
+    of this server that are over, and whose part of `period` is in the rows, as dispatched. A tenant that
+    is not in the rows has what `part` says."""
 
     server: str
     incarnation: int
@@ -66,6 +79,7 @@ class Report(Message, frozen=True):
     busy_ns: int
     rows: tuple[Row, ...] | None
     lives: tuple[int, ...] = ()
+    part: Part = NO_PART
 
 
 class Allowance(msgspec.Struct, frozen=True, array_like=True):
@@ -79,8 +93,9 @@ class Allowance(msgspec.Struct, frozen=True, array_like=True):
 
 
 class Grant(Message, frozen=True):
-    """Allowances for one life of one server, absolute: a tenant without a row has none. They end
-    `time_left_ns` after the server's own `sent_at`, echoed from the report that this answers."""
+    """Allowances for one life of one server, absolute: a tenant without a row has what `part` says, by
+    the limits that the period was opened with: those of the terms named `terms`. They end `time_left_ns`
+    after the server's own `sent_at`, echoed from the report that this answers."""
 
     epoch: int
     sequence: int
@@ -89,6 +104,8 @@ class Grant(Message, frozen=True):
     sent_at: int
     time_left_ns: int
     rows: tuple[Allowance, ...]
+    part: Part = NO_PART
+    terms: str = ""
 
 
 class Ack(Message, frozen=True):
@@ -109,17 +126,31 @@ class Started(Message, frozen=True):
     server: str
 
 
+class Left(Message, frozen=True):
+    """This life of the server dispatches nothing more, ever. Of `period`, the newest that it had tokens
+    of, it has dispatched what `rows` say, by tenant; some of it may be used, by whoever has it ahead of use,
+    for `time_left_ns` more. Told to every node, because each may come to lead."""
+
+    server: str
+    incarnation: int
+    period: int
+    time_left_ns: int
+    rows: tuple[tuple[str, int], ...]
+
+
 ToServer = Poll | Grant
-ToController = Report | Ack | Started
+ToController = Report | Ack | Started | Left
 
 
 class State(msgspec.Struct, frozen=True):
     """What the store holds: the one compare-and-set by which a period opens.
 
     servers   the lives of servers that may hold tokens of the period
+    terms     names the terms that the period was opened with: whoever leads with others makes no tokens of it
     """
 
     epoch: int
     leader: str
     period: int
     servers: tuple[tuple[str, int], ...]
+    terms: str = ""

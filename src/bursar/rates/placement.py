@@ -41,21 +41,27 @@ UNSEEN_CAPACITY = 1_000.0
 class Placement:
     """Targets for a picture. Keeps what it learnt of capacities that the policy does not give."""
 
-    def __init__(
-        self, capacities: Mapping[str, float | None], tenant_servers: Mapping[str, Sequence[str] | None]
-    ) -> None:
-        """`capacities` in tokens a second, None to estimate; `tenant_servers` where a tenant may
-        send, None for everywhere."""
-        self._given = dict(capacities)
-        self._learnt = {name: CapacityEstimate(UNSEEN_CAPACITY) for name in capacities}
-        self.tenant_servers = tenant_servers
+    def __init__(self, capacities: Mapping[str, float | None]) -> None:
+        """`capacities` in tokens a second, None to estimate."""
+        self._given: dict[str, float | None] = {}
+        self._learnt: dict[str, CapacityEstimate] = {}
+        self.set_capacities(capacities)
         self.demand: Mapping[str, Mapping[str, int]] = {}
         self.shortfall: Mapping[str, int] = {}
+
+    def set_capacities(self, capacities: Mapping[str, float | None]) -> None:
+        """Servers came or went, or another capacity is given. What was learnt of those that stay, stays."""
+        self._given = dict(capacities)
+        self._learnt = {name: self._find_learnt(name) for name in capacities}
+
+    def _find_learnt(self, server: str) -> CapacityEstimate:
+        """Also of a server that is no more, and has still to be told of."""
+        return self._learnt.get(server) or CapacityEstimate(UNSEEN_CAPACITY)
 
     def capacity_rate(self, server: str) -> float:
         """Tokens a second, as given or as learnt."""
         given = self._given.get(server)
-        return self._learnt[server].rate if given is None else given
+        return self._find_learnt(server).rate if given is None else given
 
     def __call__(self, picture: Picture) -> Targets:
         if not picture.servers:
@@ -117,7 +123,8 @@ class Placement:
 
     def _capacity_left(self, view: ServerView, picture: Picture) -> int:
         report = view.report
-        self._learnt[view.name].add(report.served, report.busy_ns)
+        learnt = self._learnt[view.name] = self._find_learnt(view.name)
+        learnt.add(report.served, report.busy_ns)
         return int(self.capacity_rate(view.name) * picture.time_left_ns / 1e9)
 
     def _demand(self, tenants: Sequence[str], picture: Picture, capacity: Whole) -> Whole:
@@ -146,7 +153,7 @@ class Placement:
         names = [view.name for view in picture.servers]
         weights = np.zeros((len(tenants), len(names)))
         for row, tenant in enumerate(tenants):
-            where = self.tenant_servers.get(tenant)
+            where = picture.terms[tenant].servers
             for column, name in enumerate(names):
                 weights[row, column] = rates[column] if where is None or name in where else 0.0
         total = weights.sum(axis=1, keepdims=True)

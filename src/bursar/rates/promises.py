@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable
 from typing import Protocol
 
 from bursar.rates.messages import UNBOUNDED
-from bursar.rates.views import Terms
+from bursar.rates.terms import Terms
+
+NO_TERMS = Terms(0, 0)
+"""Of a number that nobody has."""
 
 
 class Standing(Protocol):
@@ -18,26 +21,42 @@ class Standing(Protocol):
 
 
 class Promises:
-    """The terms by the tenants' numbers, which are the same at every server of the node."""
+    """The terms of the tenants that ask here, by their numbers, which are the same at every server of the
+    node. A number whose tenant was forgotten goes to another."""
 
     def __init__(self, period_ns: int, tenants: Iterable[str] = ()) -> None:
         self.period_ns = period_ns
         self.servers: list[Standing] = []
+        self.tenants: list[str] = []
         self._index: dict[str, int] = {}
         self._terms: list[Terms] = []
         self._whole: list[bool] = []
+        self._free: list[int] = []
         for tenant in tenants:
             self.set(tenant, Terms(0, None), whole=False)
+
+    def index(self, tenant: str) -> int | None:
+        return self._index.get(tenant)
 
     def set(self, tenant: str, terms: Terms, whole: bool) -> int:
         """A tenant's terms, new or changed; `whole` if every server that it may use runs here. Its
         number, which it keeps."""
-        index = self._index.setdefault(tenant, len(self._terms))
-        if index == len(self._terms):
-            self._terms.append(terms)
-            self._whole.append(whole)
-        self._terms[index], self._whole[index] = terms, whole
+        index = self._index.get(tenant)
+        if index is None:
+            index = self._index[tenant] = self._free.pop() if self._free else self._add()
+        self.tenants[index], self._terms[index], self._whole[index] = tenant, terms, whole
         return index
+
+    def _add(self) -> int:
+        self.tenants.append("")
+        self._terms.append(NO_TERMS)
+        self._whole.append(False)
+        return len(self.tenants) - 1
+
+    def forget(self, index: int) -> None:
+        del self._index[self.tenants[index]]
+        self.tenants[index], self._terms[index] = "", NO_TERMS
+        self._free.append(index)
 
     def terms(self, index: int) -> Terms:
         return self._terms[index]
@@ -73,18 +92,6 @@ class Promises:
         return sum(server.unused(index) for server in self.servers)
 
 
-def find_burst(limit: int | None) -> int:
-    """The burst of a tenant whose policy names none: a twentieth of its limit, and for small limits
-    enough that people do not run into it one request at a time."""
-    return 0 if limit is None else max(limit // 20, min(limit, 10))
-
-
-def count_whole(
-    tenant_servers: Mapping[str, Sequence[str] | None], servers: Iterable[str], here: Iterable[str]
-) -> dict[str, bool]:
-    """By tenant, whether every server that it may use is here."""
-    everywhere, local = set(servers), set(here)
-    return {
-        tenant: (everywhere if chosen is None else set(chosen)) <= local
-        for tenant, chosen in tenant_servers.items()
-    }
+def is_whole(terms: Terms, servers: Iterable[str], here: Iterable[str]) -> bool:
+    """Whether every server that a tenant of these terms may use is here."""
+    return set(servers if terms.servers is None else terms.servers) <= set(here)

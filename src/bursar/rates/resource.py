@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections import Counter
+from collections.abc import Callable, Collection
+from dataclasses import replace
 
 from bursar.errors import Refused, Unknown, UsageError
 from bursar.policy.live import LIVE
-from bursar.policy.values import RatePolicy, RateTenant
+from bursar.policy.values import RatePolicy, Server
 from bursar.rates.blocks import JOURNALLED_ABOVE_NS, Blocks
 from bursar.rates.charges import Charge
 from bursar.rates.choices import decide_among, withdraw
@@ -14,15 +16,17 @@ from bursar.rates.controller import ControllerBook
 from bursar.rates.courier import COMPACT_BYTES, ControllerCourier, ServerCourier
 from bursar.rates.dispatcher import Dispatcher
 from bursar.rates.placement import Placement
-from bursar.rates.promises import Promises, count_whole, find_burst
+from bursar.rates.promises import Promises, is_whole
+from bursar.rates.roles import choose_local, find_life, find_servers
 from bursar.rates.scheduler import COST_MAX, Scheduler, compile_kernels
-from bursar.rates.server import ServerBook
+from bursar.rates.server import FREE, ServerBook
 from bursar.rates.statistics import RateStatistics
 from bursar.rates.telling import Telling
-from bursar.rates.views import Terms
+from bursar.rates.terms import PolicyTerms, Terms
 from bursar.resource import Ahead, Decider, Explanation, Granted, Offers, Seen, Ticket, check_change
 from bursar.resource.door import Resource
-from bursar.world import World
+from bursar.resource.strangers import Strangers
+from bursar.world import SECOND_NS, World
 
 
 def open_resource(world: World, name: str, policy: RatePolicy) -> Resource:
@@ -31,29 +35,19 @@ def open_resource(world: World, name: str, policy: RatePolicy) -> Resource:
     return Resource(world, RateDecider(world, name, policy), policy)
 
 
-def terms_of(policy: RatePolicy) -> dict[str, Terms]:
-    """What each tenant is promised in a period."""
-    return {name: _find_terms(policy, tenant) for name, tenant in policy.tenants.items()}
-
-
-def _find_terms(policy: RatePolicy, tenant: RateTenant) -> Terms:
-    limit = None if tenant.limit is None else tenant.limit.per(policy.period_ns)
-    burst = find_burst(limit) if tenant.burst is None else tenant.burst
-    return Terms(tenant.reservation.per(policy.period_ns), limit, tenant.weight, burst)
-
-
-def servers_of(policy: RatePolicy) -> dict[str, tuple[str, ...] | None]:
-    """Where each tenant may send; None for everywhere."""
-    return {name: tenant.servers for name, tenant in policy.tenants.items()}
-
-
 def make_blocks(world: World, policy: RatePolicy) -> Blocks | None:
     """What this life of a server journals, if periods are so long."""
     if policy.period_ns <= JOURNALLED_ABOVE_NS:
         return None
-    return Blocks(
-        world.incarnation, list(policy.tenants), period_ns=policy.period_ns, origin=world.clock.origin()
-    )
+    return Blocks(world.incarnation, period_ns=policy.period_ns, origin=world.clock.origin())
+
+
+def _read_interval(policy: RatePolicy) -> tuple[int, bool]:
+    return policy.interval_ns, policy.adaptive_interval
+
+
+def _read_capacity(server: Server) -> float | None:
+    return None if server.capacity is None else float(server.capacity.per_second)
 
 
 class RateDecider(Decider):
@@ -64,6 +58,7 @@ class RateDecider(Decider):
 
     kind = "rate"
     offers = Offers(lots=True)
+    strangers: Strangers
 
     def __init__(
         self,
@@ -79,78 +74,55 @@ class RateDecider(Decider):
     ) -> None:
         self.name = name
         self.world = world
-        self._policy = policy
+        self.policy = policy
+        self._terms = PolicyTerms(policy)
         self._server_book = server_book
         self._make_blocks = blocks
         self._compact_bytes = compact_bytes
         self._dispatched = dispatched
         self.ahead = Ahead()
-        self._place = self._make_placement()
+        self.strangers = Strangers(lambda tenant: self.forget(tenant))
+        self._place = Placement({})
         self._promises = Promises(policy.period_ns)
-        self.servers = {server: self._make_server(server) for server in self._local_servers()}
-        self._tell_terms(policy)
+        self.servers: dict[str, Dispatcher] = {}
+        self._couriers: dict[str, ServerCourier] = {}
+        self._runs: Counter[str] = Counter()
+        self._running = False
+        self._among_others = False
+        self._swept: dict[str, int] = {}
         self._choices: dict[str, tuple[Dispatcher, ...]] = {}
         self._doors: dict[str, ServerDecider] = {}
         self.book = self._make_controller(controller_book)
-        hosts = dict.fromkeys(self.servers, world.name)
-        self._controller = ControllerCourier(world, name, self.book, hosts)
+        self._controller = ControllerCourier(world, name, self.book)
         self._telling = Telling(world, name, self.book, self._place, self.servers)
-
-    def _local_servers(self) -> list[str]:
-        """A server that is a peer runs there; every other one runs here."""
-        peers = set(self.world.network.peers())
-        return [server for server in self._policy.servers if server not in peers]
-
-    def _make_server(self, server: str) -> Dispatcher:
-        policy = self._policy
-        weights = [tenant.weight for tenant in policy.tenants.values()]
-        scheduler = Scheduler(weights, period_ns=policy.period_ns if policy.pacing else None)
-        blocks = self._make_blocks(self.world, policy)
-        book = self._server_book(server, self.world.incarnation, list(policy.tenants), scheduler, blocks)
-        capacity = policy.servers[server].capacity
-        return Dispatcher(
-            self.world,
-            book,
-            period_ns=policy.period_ns,
-            capacity=None if capacity is None else float(capacity.per_second),
-            without_bursar=policy.without_bursar,
-            promises=self._promises,
-            ahead=self.ahead,
-            find_rate=lambda: self._place.capacity_rate(server),
-            dispatched=self._dispatched,
-        )
-
-    def _make_placement(self) -> Placement:
-        capacities = {
-            name: None if server.capacity is None else float(server.capacity.per_second)
-            for name, server in self._policy.servers.items()
-        }
-        return Placement(capacities, servers_of(self._policy))
+        self._arrange()
 
     def _make_controller(self, make: type[ControllerBook]) -> ControllerBook:
         return make(
             f"{self.world.name}.{self.world.incarnation}",
-            self._policy.servers,
-            terms_of(self._policy),
+            self.policy.servers,
+            self._terms,
             self._place,
-            period_ns=self._policy.period_ns,
-            interval_ns=self._policy.interval_ns,
-            drift_ppm=self._policy.drift_ppm,
-            adaptive=self._policy.adaptive_interval,
+            period_ns=self.policy.period_ns,
+            interval_ns=self.policy.interval_ns,
+            drift_ppm=self.policy.drift_ppm,
+            adaptive=self.policy.adaptive_interval,
+            digest=self._terms.digest,
         )
 
     async def start(self) -> None:
-        for server in self.servers.values():
-            server.start()
-            ServerCourier(
-                self.world,
-                self.name,
-                server.book,
-                server.pump,
-                self._look_up,
-                compact_bytes=self._compact_bytes,
-            ).start()
+        self._running = True
+        for server in self.servers:
+            self._start_server(server)
         self._controller.start()
+        self.world.fleet.follow(self._rearrange)
+
+    async def stop(self) -> None:
+        """The servers here hand back what they have, and another node leads, if this one did."""
+        self._running = False
+        for courier in self._couriers.values():
+            courier.leave()
+        await self._controller.resign()
 
     def _look_up(self) -> None:
         """A server is asked what it has seen: so are those who hold lots, first."""
@@ -161,24 +133,151 @@ class RateDecider(Decider):
             server.look_up()
 
     async def reconfigure(self, policy: RatePolicy) -> None:
-        """New terms hold from the next period on; servers, period and interval need a restart."""
-        check_change(self._policy, policy, LIVE["rate"])
-        self._tell_terms(policy)
+        """New terms hold from the next period on; who has a server, and how it is served, at once."""
+        before = self.policy
+        check_change(before, policy, LIVE["rate"])
+        self.policy, self._terms = policy, PolicyTerms(policy)
+        self.strangers.part(policy.tenants)
+        self.book.reconfigure(self._terms, self._terms.digest, policy.drift_ppm)
+        if _read_interval(before) != _read_interval(policy):
+            self.book.set_interval(policy.interval_ns, policy.adaptive_interval)
         for server in self.servers.values():
             server.without_bursar = policy.without_bursar
+            server.book.set_terms(self._terms.find, self._terms.digest)
+            if before.pacing != policy.pacing:
+                server.book.scheduler.set_pacing(policy.period_ns if policy.pacing else None)
+        self._arrange()
+        for server in list(self.servers.values()):
             server.pump()
-        self.book.reconfigure(terms_of(policy))
-        self._place.tenant_servers = servers_of(policy)
-        self._policy = policy
-        self._choices.clear()
 
-    def _tell_terms(self, policy: RatePolicy) -> None:
-        """Every server here learns of its tenants: weights and bursts, of new ones too."""
-        whole = count_whole(servers_of(policy), policy.servers, self.servers)
-        for tenant, terms in terms_of(policy).items():
-            index = self._promises.set(tenant, terms, whole[tenant])
-            for server in self.servers.values():
-                server.set_terms(tenant, terms.weight, self._promises.burst_ns(index))
+    # -- servers ----------------------------------------------------------------------------
+
+    def _rearrange(self) -> None:
+        """Nodes came or went."""
+        if self._running:
+            self._arrange()
+
+    def _arrange(self) -> None:
+        """See that the servers run here that should, and that the controller knows all there are."""
+        every = find_servers(self.world, self.policy)
+        self._among_others |= len(self.world.fleet.nodes()) > 1
+        here = choose_local(self.world, self.policy, every, among_others=self._among_others)
+        for server in [server for server in self.servers if server not in here]:
+            self._retire(server)
+        capacities = {server: _read_capacity(terms) for server, terms in every.items()}
+        self._place.set_capacities(capacities)
+        for server in here:
+            if server not in self.servers:
+                self._add_server(server, capacities[server])
+            self.servers[server].set_capacity(capacities[server])
+        self.book.set_servers(every)
+        self._controller.hosts = dict.fromkeys(self.servers, self.world.name)
+        self._tell_terms(every)
+
+    def _add_server(self, server: str, capacity: float | None) -> None:
+        self.servers[server] = dispatcher = self._make_server(server, capacity)
+        for tenant in self._promises.tenants:
+            index = self._promises.index(tenant)
+            if index is not None:
+                dispatcher.set_terms(tenant, self._promises.terms(index), self._promises.burst_ns(index))
+        if self._running:
+            self._start_server(server)
+
+    def _make_server(self, server: str, capacity: float | None) -> Dispatcher:
+        policy, run = self.policy, self._runs[server]
+        self._runs[server] += 1
+        numbers = len(self._promises.tenants)
+        scheduler = Scheduler([1] * numbers, period_ns=policy.period_ns if policy.pacing else None)
+        world = replace(self.world, incarnation=find_life(self.world, server, run))
+        # A server that comes back to a node keeps no second journal there: it begins anew, with nothing.
+        blocks = self._make_blocks(world, policy) if run == 0 else None
+        book = self._server_book(server, world.incarnation, [FREE] * numbers, scheduler, blocks)
+        book.set_terms(self._terms.find, self._terms.digest)
+        return Dispatcher(
+            self.world,
+            book,
+            period_ns=policy.period_ns,
+            capacity=capacity,
+            without_bursar=policy.without_bursar,
+            promises=self._promises,
+            ahead=self.ahead,
+            find_rate=lambda: self._place.capacity_rate(server),
+            dispatched=self._dispatched,
+        )
+
+    def _start_server(self, server: str) -> None:
+        dispatcher = self.servers[server]
+        dispatcher.start()
+        self._couriers[server] = courier = ServerCourier(
+            self.world,
+            self.name,
+            dispatcher.book,
+            lambda: self._changed(dispatcher),
+            self._look_up,
+            compact_bytes=self._compact_bytes,
+        )
+        courier.start()
+
+    def _retire(self, server: str) -> None:
+        """The server runs here no more. Who waits for it waits for another."""
+        retired = self.servers.pop(server)
+        courier = self._couriers.pop(server, None)
+        if courier is not None:
+            courier.leave()
+        self._doors.pop(server, None)
+        self._choices.clear()
+        for ticket in retired.retire():
+            self.decide(ticket)
+
+    def _changed(self, server: Dispatcher) -> None:
+        """A server's tokens are others now."""
+        server.pump()
+        if server.book.openings != self._swept.get(server.book.name):
+            self._swept[server.book.name] = server.book.openings
+            self._forget_idle(server)
+
+    # -- tenants ----------------------------------------------------------------------------
+
+    def _tell_terms(self, servers: Collection[str]) -> None:
+        """Those who ask here have these terms now."""
+        self._choices.clear()
+        for tenant in self._promises.tenants:
+            terms = self._terms.find(tenant) if tenant else None
+            if terms is not None:
+                self._promise(tenant, terms, servers)
+
+    def _promise(self, tenant: str, terms: Terms, servers: Collection[str]) -> None:
+        index = self._promises.set(tenant, terms, is_whole(terms, servers, self.servers))
+        for server in self.servers.values():
+            server.set_terms(tenant, terms, self._promises.burst_ns(index))
+
+    def _admit(self, tenant: str) -> tuple[Dispatcher, ...]:
+        """Somebody asks for a tenant for the first time, or again: from now on it is counted here."""
+        terms = self._terms.find(tenant)
+        if terms is None:
+            return ()
+        self._promise(tenant, terms, self.book.names)
+        self._choices[tenant] = found = self._find_allowed(terms)
+        return found
+
+    def _find_allowed(self, terms: Terms) -> tuple[Dispatcher, ...]:
+        every, allowed = self.servers.values(), terms.servers
+        return tuple(server for server in every if allowed is None or server.book.name in allowed)
+
+    def _forget_idle(self, server: Dispatcher) -> None:
+        """Whoever asked for nothing at any server here, for a whole period, costs nothing from now on."""
+        for index in sorted(server.book.idle):
+            if all(each.may_forget(index) for each in self.servers.values()):
+                self._forget(index)
+        self.strangers.keep(lambda tenant: self._promises.index(tenant) is not None)
+
+    def _forget(self, index: int) -> None:
+        tenant = self._promises.tenants[index]
+        listed = tenant in self.policy.tenants
+        for server in self.servers.values():
+            server.forget(index, keep=listed)
+        self._promises.forget(index)
+        self._choices.pop(tenant, None)
 
     # -- deciding ---------------------------------------------------------------------------
 
@@ -196,18 +295,22 @@ class RateDecider(Decider):
         return any(server.is_ready() for server in self.servers.values())
 
     def most(self, ticket: Ticket) -> int | None:
-        return self.most_at(ticket.tenant, self.find_servers(ticket.tenant))
+        terms = self._terms[ticket.tenant]
+        return self.most_at(terms, self._choices.get(ticket.tenant) or self._find_allowed(terms))
 
-    def most_at(self, tenant: str, servers: tuple[Dispatcher, ...]) -> int:
+    def most_of(self, tenant: str, server: Dispatcher) -> int:
+        return self.most_at(self._terms[tenant], (server,))
+
+    def most_at(self, terms: Terms, servers: tuple[Dispatcher, ...]) -> int:
         """A request goes to one server, which does no more than its capacity in a period."""
-        terms = self._policy.tenants[tenant]
-        limit = COST_MAX if terms.limit is None else terms.limit.per(self._policy.period_ns)
-        given = [self._policy.servers[server.book.name].capacity for server in servers]
-        can = [COST_MAX if rate is None else rate.per(self._policy.period_ns) for rate in given]
+        period_s = self.policy.period_ns / SECOND_NS
+        rates = [server.capacity.rate for server in servers]
+        can = [COST_MAX if rate is None else int(rate * period_s + 1e-6) for rate in rates]
+        limit = COST_MAX if terms.limit is None else terms.limit
         return min(limit, max(1, *can) if can else limit, COST_MAX)
 
     def decide(self, ticket: Ticket) -> None:
-        servers = self.find_servers(ticket.tenant)
+        servers = self._choices.get(ticket.tenant) or self._admit(ticket.tenant)
         if servers:
             decide_among(servers, ticket)
         else:
@@ -216,17 +319,13 @@ class RateDecider(Decider):
     def find_servers(self, tenant: str) -> tuple[Dispatcher, ...]:
         """The servers here that the tenant may use."""
         found = self._choices.get(tenant)
-        if found is None:
-            allowed = self._policy.tenants[tenant].servers
-            every = self.servers.values()
-            found = tuple(s for s in every if allowed is None or s.book.name in allowed)
-            self._choices[tenant] = found
-        return found
+        return self._admit(tenant) if found is None else found
 
     def refuse_elsewhere(self, tenant: str) -> Refused:
         if not self.servers:
             return Refused(f"no server of {self.name} runs on this node; ask one of the nodes that do")
-        allowed = ", ".join(self._policy.tenants[tenant].servers or ())
+        terms = self._terms.find(tenant)
+        allowed = ", ".join((terms.servers if terms else None) or ())
         return Refused(f"{tenant} may use {allowed}, and none of them runs on this node")
 
     def patience_ns(self, ticket: Ticket) -> int:
@@ -263,12 +362,13 @@ class RateDecider(Decider):
     # -- telling ----------------------------------------------------------------------------
 
     def explain(self, tenant: str) -> Explanation:
-        terms = _find_terms(self._policy, self._policy.tenant(tenant))
-        return self._telling.explain(tenant, terms, self._policy)
+        self.policy.tenant(tenant)  # who is not known is told who is
+        return self._telling.explain(tenant, self._terms[tenant], self.policy)
 
     def statistics(self) -> RateStatistics:
-        policy = self._policy
-        return self._telling.count(lambda tenant: _find_terms(policy, policy.tenants[tenant]), policy)
+        terms, policy = self._terms, self.policy
+        tenants = {**policy.tenants, **dict.fromkeys(filter(None, self._promises.tenants))}
+        return self._telling.count(terms.__getitem__, tenants, policy)
 
 
 class ServerDecider(Decider):
@@ -279,6 +379,7 @@ class ServerDecider(Decider):
 
     def __init__(self, rate: RateDecider, server: Dispatcher) -> None:
         self.name = rate.name
+        self.strangers = rate.strangers
         self._rate = rate
         self._server = server
 
@@ -289,7 +390,7 @@ class ServerDecider(Decider):
         return self._server.is_ready()
 
     def most(self, ticket: Ticket) -> int | None:
-        return self._rate.most_at(ticket.tenant, (self._server,))
+        return self._rate.most_of(ticket.tenant, self._server)
 
     def decide(self, ticket: Ticket) -> None:
         if self._server in self._rate.find_servers(ticket.tenant):

@@ -2,16 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import numpy as np
 
 from bursar.book import Effects, Send
 from bursar.rates.blocks import Blocks
-from bursar.rates.messages import Ack, Grant, Poll, Report, Row
+from bursar.rates.messages import NO_PART, UNBOUNDED, Ack, Allowance, Grant, Left, Part, Poll, Report, Row
 from bursar.rates.observation import Observation, is_news
+from bursar.rates.parts import count_part
 from bursar.rates.scheduler import Scheduler, Whole
+from bursar.rates.terms import Terms
 from bursar.world import Message
+
+FindTerms = Callable[[str], Terms | None]
+
+FREE = ""
+"""As a tenant's name: nobody has this number now."""
+
+
+def _find_nothing(tenant: str) -> Terms | None:
+    return None
 
 
 def _whole(counts: Whole) -> list[int]:
@@ -34,6 +45,10 @@ class ServerBook:
       because it no longer knows what it has dispatched of them;
     - tokens come back only to the opening that they were charged to (`openings` counts them): a
       period's own tokens, never another's;
+    - a tenant that is in no grant of the period has the part of its limit that the grant says, by the terms
+      that the period was opened with, if the server knows those; else nothing;
+    - a tenant is forgotten only while nothing of the present period is charged to it;
+    - once it has left, it dispatches nothing more and takes no grant;
     - with `blocks`, nothing is dispatched that no durable line states; what comes back may go again,
       because the lines go on stating it. Until its first grant this life then holds what earlier ones
       charged of the period that it was last asked for, all of it spent, and says so (`lives`); it
@@ -52,10 +67,21 @@ class ServerBook:
     ) -> None:
         self.name = name
         self.incarnation = incarnation
-        self.tenants = tuple(tenants)
+        self.tenants = list(tenants)
         self.scheduler = scheduler
         self.blocks = blocks
         self.granted = False
+        self.left = False
+        self.idle: set[int] = set()
+        self._named: FindTerms = _find_nothing
+        self._digest = ""
+        self._opened_named: FindTerms = _find_nothing
+        self._opened_digest = ""
+        self._part = NO_PART
+        self._parted = (NO_PART, 0)
+        self._explicit: dict[str, Allowance] = {}
+        self._resumed: dict[str, int] = {}
+        self._parts = [0] * len(self.tenants)
         self._lives: tuple[int, ...] = ()
         self._held_until = 0
         self.observed = Observation(len(self.tenants))
@@ -65,9 +91,10 @@ class ServerBook:
         self.openings = 0
         self.began_at = 0
         self.expires_at = 0
-        self._index = {tenant: index for index, tenant in enumerate(self.tenants)}
+        self._index = {tenant: index for index, tenant in enumerate(self.tenants) if tenant != FREE}
         self._left: dict[str, int] | None = None
-        self._used: list[int] = []
+        self._used: dict[str, int] = {}
+        self._safe: int | None = None
         self._reported: tuple[Row, ...] | None = None
         self._reported_at = 0
         self._reported_to: tuple[str, int] | None = None
@@ -76,11 +103,17 @@ class ServerBook:
         """The tenant's number at this server; None for one that it does not know."""
         return self._index.get(tenant)
 
+    def set_terms(self, find: FindTerms, digest: str) -> None:
+        """What tenants are promised, from the next period on, and the name of these terms."""
+        self._named, self._digest = find, digest
+
     def may_dispatch(self, now: int) -> bool:
         """Whether the tokens here are still good."""
-        return now < self.expires_at
+        return now < self.expires_at and not self.left
 
     def receive(self, now: int, sender: str, message: Message) -> Effects:
+        if self.left:
+            return [Send(sender, self._tell_left(now))] if isinstance(message, Poll) else []
         match message:
             case Poll():
                 return self._answer(now, sender, message)
@@ -102,6 +135,8 @@ class ServerBook:
         if spent is None:
             return
         self.period, self._lives, self._reported = period, blocks.past.lives, None
+        self._open_with(NO_PART)
+        self._resumed = dict(blocks.past.levels.get(period, {}))
         self._open(now)
         for index, tokens in enumerate(spent):
             self._count_spent(now, index, tokens)
@@ -138,26 +173,49 @@ class ServerBook:
             busy_ns=observed.busy_ns,
             rows=rows,
             lives=self._lives if poll.period <= self.period else (),
+            part=self._part,
         )
         observed.reset(now, self.scheduler.pending)
         return report
 
     def _rows(self, now: int) -> tuple[Row, ...]:
+        """Of whoever has other than its part here, or asks for anything."""
         observed = self.observed
         pending = _whole(self.scheduler.pending)
         dispatched = _whole(self.scheduler.dispatched) if self._left is None else [0] * len(pending)
         numbers = zip(self._allowances(), dispatched, pending, observed.arrived, strict=True)
-        return tuple(
+        here = [
             Row(tenant, *row, observed.was_backlogged(index, now))
             for index, (tenant, row) in enumerate(zip(self.tenants, numbers, strict=True))
-            if any(row)
-        )
+            if row[0] != self._parts[index] or row[1] or row[2] or row[3]
+        ]
+        elsewhere = [
+            Row(tenant, self.find_held(tenant), self._resumed.get(tenant, 0), 0, 0, False)
+            for tenant in self._list_absent()
+        ]
+        return (*here, *elsewhere)
+
+    def _list_absent(self) -> list[str]:
+        """Tenants that have other than their part here and have not asked for anything in this life."""
+        known = dict.fromkeys([*self._explicit, *self._resumed])
+        return [tenant for tenant in known if tenant not in self._index]
 
     def _allowances(self) -> list[int]:
         """By tenant, of the present period: while alone, what was left of the controller's."""
         if self._left is not None:
-            return [self._left.get(tenant, 0) for tenant in self.tenants]
+            return [self.find_held(tenant) for tenant in self.tenants]
         return _whole(self.scheduler.allowance)
+
+    def find_held(self, tenant: str) -> int:
+        """What the tenant was allowed here in the present period, whether it ever asked or not."""
+        if self._left is not None and tenant in self._left:
+            return self._left[tenant]
+        row = self._explicit.get(tenant)
+        allowed = self._count_part(tenant) if row is None else row.allowance
+        return max(allowed, self._resumed.get(tenant, 0))
+
+    def _count_part(self, tenant: str) -> int:
+        return count_part(tenant, self._opened_named(tenant), self.name, self._part) if tenant else 0
 
     def _take(self, now: int, sender: str, grant: Grant) -> Effects:
         stale = (grant.epoch, grant.sequence) < (self.epoch, self.sequence)
@@ -175,11 +233,18 @@ class ServerBook:
         self.expires_at = grant.sent_at + grant.time_left_ns
         if grant.period > self.period:
             self.period = grant.period
-            self._left, self._lives = None, ()
+            self._left, self._lives, self._resumed = None, (), {}
+            self.idle = set(self._find_idle())
+            self._opened_named, self._opened_digest = self._named, self._digest
             self._open(now)
             if self.blocks is not None:
                 self.blocks.open_period(self.period, self.began_at, self.expires_at)
-        allowance, priority, pace = columns = np.zeros((3, len(self.tenants)), np.int64)
+        self._open_with(grant.part if grant.terms == self._opened_digest else NO_PART)
+        self._explicit = {row.tenant: row for row in grant.rows}
+        columns = np.zeros((3, len(self.tenants)), np.int64)
+        allowance, priority, pace = columns
+        allowance[:] = self._parts
+        pace[:] = np.where(allowance < UNBOUNDED, allowance, 0)
         for row in grant.rows:
             index = self._index.get(row.tenant)
             if index is not None:
@@ -190,6 +255,12 @@ class ServerBook:
             self.scheduler.cap_many(self.blocks.grant(_whole(kept), dispatched, self.expires_at))
         self.scheduler.grant_many(np.arange(kept.size), kept, priority, pace, now)
 
+    def _open_with(self, part: Part) -> None:
+        """The part is the same throughout a period, for as long as one leader has it."""
+        if (part, self.period) != self._parted:
+            self._part, self._parted = part, (part, self.period)
+            self._parts = [self._count_part(tenant) for tenant in self.tenants]
+
     def _open(self, now: int) -> None:
         """Tokens of another period: the pace begins when the server has them."""
         self.openings += 1
@@ -197,12 +268,15 @@ class ServerBook:
         self.scheduler.open_period(now)
 
     def _acknowledge(self, grant: Grant) -> Ack:
+        """Of those in the grant, and of those without a row."""
         granted = {row.tenant: row.allowance for row in grant.rows}
         raised = tuple(
             (tenant, allowance)
-            for tenant, allowance in zip(self.tenants, self._allowances(), strict=True)
-            if allowance != granted.get(tenant, 0)
+            for index, (tenant, allowance) in enumerate(zip(self.tenants, self._allowances(), strict=True))
+            if allowance != granted.get(tenant, self._parts[index])
         )
+        absent = ((tenant, self.find_held(tenant)) for tenant in self._list_absent())
+        raised += tuple((tenant, held) for tenant, held in absent if held != granted.get(tenant))
         return Ack(self.name, self.incarnation, grant.epoch, grant.sequence, self.period, raised)
 
     def reach(self, index: int, cost: int) -> bool:
@@ -244,14 +318,19 @@ class ServerBook:
         period of a controller's."""
         if self._left is None:
             self._left = dict(zip(self.tenants, _whole(self.scheduler.allowance), strict=True))
-            self._used = _whole(self.scheduler.dispatched)
-        used = self._used + [0] * (len(self.tenants) - len(self._used))
+            self._used = dict(zip(self.tenants, _whole(self.scheduler.dispatched), strict=True))
+        self._safe = safe
         first = _whole(self.scheduler.priority)
         self._open(now)
         self.expires_at = now + period_ns
-        for index, (tokens, limit) in enumerate(zip(used, limits, strict=True)):
-            tokens = min(tokens if safe is None else safe, limit)
-            self.scheduler.grant(index, tokens, min(first[index], tokens), max(1, tokens), now)
+        for index, limit in enumerate(limits):
+            self._grant_alone(now, index, limit, first[index])
+
+    def _grant_alone(self, now: int, index: int, limit: int, first: int = 0) -> None:
+        tenant = self.tenants[index]
+        tokens = min(self._used.get(tenant, 0) if self._safe is None else self._safe, limit)
+        if tenant != FREE:
+            self.scheduler.grant(index, tokens, min(first, tokens), max(1, tokens), now)
 
     @property
     def alone(self) -> bool:
@@ -263,12 +342,72 @@ class ServerBook:
         """The period that whatever goes now is charged to; 0 for none."""
         return 0 if self.alone else self.period
 
-    def add_tenant(self, now: int, tenant: str, weight: int) -> None:
-        """A tenant that the policy did not list before; it has nothing yet."""
-        index = self.scheduler.add(weight)
-        assert index == len(self.tenants), "the scheduler's tenants are the book's"
-        self.tenants = (*self.tenants, tenant)
+    # -- who is known -----------------------------------------------------------------------
+
+    def add_tenant(self, now: int, tenant: str, terms: Terms, index: int | None = None) -> None:
+        """A tenant that was not here lately, under a number that nobody has: it has what it was allowed in
+        this period, of which nothing is dispatched."""
+        index = len(self.tenants) if index is None else index
+        if index == len(self.tenants):
+            added = self.scheduler.add(terms.weight)
+            assert added == index, "the scheduler's tenants are the book's"
+            self.tenants.append(tenant)
+            self.observed.add_tenant()
+            self._parts.append(0)
+        else:
+            assert self.tenants[index] == FREE, "a number is one tenant's at a time"
+            self.scheduler.reset(index, terms.weight)
+            self.tenants[index] = tenant
         self._index[tenant] = index
+        self._parts[index] = self._count_part(tenant)
         if self.blocks is not None:
-            self._count_spent(now, index, self.blocks.add_tenant(tenant))
-        self.observed.add_tenant()
+            self._count_spent(now, index, self.blocks.add_tenant(index, tenant))
+        self._admit(now, tenant, index, terms)
+
+    def _admit(self, now: int, tenant: str, index: int, terms: Terms) -> None:
+        if self.alone:
+            self._grant_alone(now, index, UNBOUNDED if terms.limit is None else terms.limit)
+        elif self.granted:
+            row = self._explicit.get(tenant)
+            allowance, priority = self._parts[index], 0
+            pace = allowance if allowance < UNBOUNDED else 0
+            if row is not None:
+                allowance, priority, pace = row.allowance, row.priority, row.pace
+            allowance = max(allowance, self.scheduler.read_dispatched(index))
+            if self.blocks is not None:
+                self.scheduler.cap(index, self.blocks.grant_one(index, allowance))
+            self.scheduler.grant(index, allowance, priority, pace, now)
+
+    def forget(self, index: int) -> None:
+        """Nobody asks for it any more. Its number goes to another tenant."""
+        assert self.may_forget(index), "its limit would begin anew"
+        del self._index[self.tenants[index]]
+        self.idle.discard(index)
+        self.tenants[index] = FREE
+        self.scheduler.reset(index, 1)
+        self._parts[index] = 0
+        self.observed.arrived[index] = 0
+
+    def may_forget(self, index: int) -> bool:
+        """Whether the tenant was idle for a whole period, and still is."""
+        return index in self.idle and not self.alone and self._is_unused(index)
+
+    def _is_unused(self, index: int) -> bool:
+        return not self.observed.arrived[index] and self.scheduler.is_unused(index)
+
+    def _find_idle(self) -> list[int]:
+        """Those to whom nothing was charged in the period that ends now."""
+        unused = np.flatnonzero(self.scheduler.dispatched == 0).tolist()
+        return [index for index in unused if self.tenants[index] != FREE and self._is_unused(index)]
+
+    def leave(self, now: int) -> Left:
+        """Dispatch nothing more, and say what was."""
+        self.left = True
+        return self._tell_left(now)
+
+    def _tell_left(self, now: int) -> Left:
+        dispatched = _whole(self.scheduler.dispatched)
+        rows = zip(self.tenants, self._allowances() if self.alone else dispatched, strict=True)
+        time_left_ns = max(0, (self.expires_at or self._held_until) - now)
+        spent = {**self._resumed, **{tenant: tokens for tenant, tokens in rows if tokens}}
+        return Left(self.name, self.incarnation, self.period, time_left_ns, tuple(spent.items()))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from typing import Any
 
 from bursar.policy.values import RatePolicy
@@ -11,8 +11,8 @@ from bursar.rates.dispatcher import Dispatcher
 from bursar.rates.messages import UNBOUNDED
 from bursar.rates.placement import Placement
 from bursar.rates.statistics import CellStatistics, RateStatistics, ServerStatistics, TenantStatistics
-from bursar.rates.views import Terms
-from bursar.resource import Explanation
+from bursar.rates.terms import Terms
+from bursar.resource import Explanation, Ticket
 from bursar.resource.rows import Rows
 from bursar.world import SECOND_NS, World
 
@@ -83,7 +83,9 @@ class Telling:
         if policy.shadow:
             yield "Shadow mode: nothing is refused, only counted."
 
-    def count(self, find_terms: Callable[[str], Terms], policy: RatePolicy) -> RateStatistics:
+    def count(
+        self, find_terms: Callable[[str], Terms], tenants: Collection[str], policy: RatePolicy
+    ) -> RateStatistics:
         newest = max((server.book.period for server in self._servers.values()), default=0)
         return RateStatistics(
             leading=self._book.leading,
@@ -91,13 +93,13 @@ class Telling:
             period=max(self._book.state.period, newest),
             period_s=policy.period_ns / SECOND_NS,
             interval_s=self._book.interval_ns / SECOND_NS,
-            servers={name: self._count_server(server) for name, server in self._servers.items()},
-            tenants=Rows(policy.tenants, lambda tenant: self._count_tenant(tenant, find_terms(tenant))),
+            servers={name: self._count_server(server, tenants) for name, server in self._servers.items()},
+            tenants=Rows(tenants, lambda tenant: self._count_tenant(tenant, find_terms(tenant))),
         )
 
     def _count_tenant(self, tenant: str, terms: Terms) -> TenantStatistics:
         cells = [_count_cell(server, tenant) for server in self._servers.values()]
-        counts = [_read_counts(server, tenant) for server in self._servers.values()]
+        counts = [server.read_counts(tenant) for server in self._servers.values()]
         allowances = [cell.allowance for cell in cells]
         charged, charged_alone, returned = (sum(column) for column in zip((0, 0, 0), *counts, strict=True))
         return TenantStatistics(
@@ -107,13 +109,13 @@ class Telling:
             shortfall=self._place.shortfall.get(tenant, 0),
             allowance=None if None in allowances else sum(each or 0 for each in allowances),
             dispatched=sum(cell.dispatched for cell in cells),
-            waiting=len(set().union(*(server.waiters(tenant) for server in self._servers.values()))),
+            waiting=len(set().union(*(_list_waiters(server, tenant) for server in self._servers.values()))),
             charged=charged,
             charged_alone=charged_alone,
             returned=returned,
         )
 
-    def _count_server(self, server: Dispatcher) -> ServerStatistics:
+    def _count_server(self, server: Dispatcher, tenants: Collection[str]) -> ServerStatistics:
         book = server.book
         return ServerStatistics(
             capacity=self._place.capacity_rate(book.name),
@@ -121,15 +123,18 @@ class Telling:
             good=book.may_dispatch(self._world.clock.now()),
             alone=book.alone,
             in_service=server.services.count,
-            tenants=Rows(book.tenants, lambda tenant: _count_cell(server, tenant)),
+            tenants=Rows(tenants, lambda tenant: _count_cell(server, tenant)),
         )
 
 
 def _count_cell(server: Dispatcher, tenant: str) -> CellStatistics:
-    index, scheduler = _find(server, tenant), server.book.scheduler
-    allowance = scheduler.read_allowance(index)
+    """Of a tenant that has not asked lately too."""
+    index, scheduler = server.book.index(tenant), server.book.scheduler
+    if index is None:
+        held = server.book.find_held(tenant)
+        return CellStatistics(allowance=_tell(held), priority=0, dispatched=0, pace=None, waiting=0)
     return CellStatistics(
-        allowance=None if allowance >= UNBOUNDED else allowance,
+        allowance=_tell(scheduler.read_allowance(index)),
         priority=int(scheduler.priority[index]),
         dispatched=scheduler.read_dispatched(index),
         pace=scheduler.read_pace(index) or None,
@@ -137,14 +142,9 @@ def _count_cell(server: Dispatcher, tenant: str) -> CellStatistics:
     )
 
 
-def _read_counts(server: Dispatcher, tenant: str) -> tuple[int, int, int]:
-    index = _find(server, tenant)
-    return server.charged[index], server.charged_alone[index], server.returned[index]
+def _tell(allowance: int) -> int | None:
+    return None if allowance >= UNBOUNDED else allowance
 
 
-def _find(server: Dispatcher, tenant: str) -> int:
-    """Raises KeyError if the tenant has gone since its row was to be read."""
-    index = server.book.index(tenant)
-    if index is None:
-        raise KeyError(tenant)
-    return index
+def _list_waiters(server: Dispatcher, tenant: str) -> Collection[Ticket]:
+    return () if server.book.index(tenant) is None else server.waiters(tenant)

@@ -5,30 +5,37 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 
-from bursar.rates.messages import UNBOUNDED, Allowance, Report, Row
-
-
-@dataclass(frozen=True, slots=True)
-class Terms:
-    """What the policy promises one tenant in a period. limit None: no limit. burst: tokens that it
-    may use at once, ahead of its pace."""
-
-    reservation: int
-    limit: int | None
-    weight: int = 1
-    burst: int = 0
-
+from bursar.rates.messages import NO_PART, UNBOUNDED, Allowance, Part, Report, Row
+from bursar.rates.parts import count_part
+from bursar.rates.terms import Terms
 
 Targets = Mapping[str, Mapping[str, tuple[int, int, int]]]
 """By server, by tenant: (allowance, priority part), absolute in the period, and the pace."""
+
+
+@dataclass(frozen=True, slots=True)
+class Held:
+    """What one life of a server may take, or has: by tenant, and by its part for those without a row."""
+
+    server: str
+    rows: Mapping[str, int]
+    part: Part = NO_PART
+
+    def count(self, tenant: str, terms: Terms | None) -> int:
+        row = self.rows.get(tenant)
+        return count_part(tenant, terms, self.server, self.part) if row is None else row
+
+
+NOTHING = Held("", {})
 
 
 @dataclass(slots=True)
 class ServerView:
     """One server as this leader knows it.
 
-    bounds   by tenant, the most that the server may still take as its allowance: it rises when a
-             grant is sent, and falls only by an acknowledgement
+    acknowledged, unacknowledged   what it was last known to hold, and what was sent since
+    part     what grants to it say of tenants without a row, in this period
+    left     it has said that it dispatches nothing more
     heard_at, asked_at   when it was last heard, and the newest poll that it has answered
     rows_at  when the server sent `rows`, by its clock
     """
@@ -41,34 +48,43 @@ class ServerView:
     rows: dict[str, Row]
     rows_at: int = 0
     seen_ns: int = 0
-    acknowledged: dict[str, int] = field(default_factory=dict)
-    unacknowledged: list[tuple[int, dict[str, int]]] = field(default_factory=list)
-    bounds: dict[str, int] = field(default_factory=dict)
+    acknowledged: Held = NOTHING
+    unacknowledged: list[tuple[int, Held]] = field(default_factory=list)
+    part: Part = NO_PART
+    left: bool = False
+
+    @property
+    def life(self) -> tuple[str, int]:
+        return self.name, self.incarnation
+
+    def count(self, tenant: str, terms: Terms | None) -> int:
+        """The bound: the most that the server may still take as the tenant's allowance. It rises when a
+        grant is sent, and falls only by an acknowledgement."""
+        bound = self.acknowledged.count(tenant, terms)
+        for _, held in self.unacknowledged:
+            bound = max(bound, held.count(tenant, terms))
+        return bound
 
     def sent(self, sequence: int, allowances: dict[str, int]) -> None:
-        self.unacknowledged.append((sequence, allowances))
-        for tenant, allowance in allowances.items():
-            self.bounds[tenant] = max(self.bounds.get(tenant, 0), allowance)
+        self.unacknowledged.append((sequence, Held(self.name, allowances, self.part)))
 
     def acknowledge(self, sequence: int, raised: Iterable[tuple[str, int]]) -> None:
         """The server took this grant; those sent before it are void, those after it still count."""
-        taken = [allowances for number, allowances in self.unacknowledged if number == sequence]
+        taken = [held for number, held in self.unacknowledged if number == sequence]
         if not taken:
             return
-        self.acknowledged = {**taken[0], **dict(raised)}
-        self.unacknowledged = [(n, a) for n, a in self.unacknowledged if n > sequence]
-        self._rebuild()
+        self.acknowledged = Held(self.name, {**taken[0].rows, **dict(raised)}, taken[0].part)
+        self.unacknowledged = [(n, held) for n, held in self.unacknowledged if n > sequence]
 
-    def _rebuild(self) -> None:
-        self.bounds = dict(self.acknowledged)
-        for _, allowances in self.unacknowledged:
-            for tenant, allowance in allowances.items():
-                self.bounds[tenant] = max(self.bounds.get(tenant, 0), allowance)
-
-    def begin_period(self) -> None:
-        self.acknowledged = {}
+    def begin_period(self, part: Part) -> None:
+        self.acknowledged = NOTHING
         self.unacknowledged = []
-        self.bounds = {}
+        self.part = part
+
+    def leave(self, rows: Mapping[str, int]) -> None:
+        """It dispatches nothing more, and has dispatched this of the period."""
+        self.left = True
+        self.acknowledged, self.unacknowledged = Held(self.name, rows), []
 
 
 class Draft:
@@ -76,7 +92,11 @@ class Draft:
     once, a rise (in `rises`) begins at the bound, and is lifted as far as there is headroom."""
 
     def __init__(
-        self, view: ServerView, targets: Mapping[str, tuple[int, int, int]], terms: Mapping[str, Terms]
+        self,
+        view: ServerView,
+        targets: Mapping[str, tuple[int, int, int]],
+        terms: Mapping[str, Terms],
+        opened_with: Mapping[str, Terms],
     ) -> None:
         self.view = view
         self.targets = targets
@@ -85,9 +105,9 @@ class Draft:
         self.grew = False
         for tenant, (wanted, _, _) in targets.items():
             promise = terms.get(tenant)
-            if promise is None or wanted == 0:  # who has no row has nothing
+            if promise is None:
                 continue
-            bound = view.bounds.get(tenant, 0)
+            bound = view.count(tenant, opened_with.get(tenant))
             if wanted > bound and promise.limit is not None:
                 self.rises.append(tenant)
                 wanted = bound
@@ -105,7 +125,7 @@ class Draft:
             Allowance(tenant, min(level, UNBOUNDED), min(priority, level), pace)
             for tenant, level in self.levels.items()
             for _, priority, pace in (self.targets[tenant],)
-            if level
+            if level or self.view.part.of  # who has no row has the server's part, if that has one
         )
 
 

@@ -90,6 +90,28 @@ class Scheduler:
         self._count += 1
         return tenant
 
+    def reset(self, tenant: int, weight: int = 1) -> None:
+        """The number is another tenant's now, which has nothing yet and nothing in its queue."""
+        if self._table[self._check(tenant), kernels.RING] != kernels.NOBODY or self.pending[tenant]:
+            raise UsageError(f"tenant {tenant} has requests that wait: withdraw them first")
+        self._table[tenant] = 0
+        self._prepare_rows(tenant, tenant + 1)
+        self._table[tenant, kernels.WEIGHT] = _check_weight(weight)
+
+    def is_unused(self, tenant: int) -> bool:
+        """Whether nothing of the tenant waits, nothing was charged to it in this period, and it is not
+        ahead of its pace either."""
+        row = self._table[self._check(tenant)]
+        ahead = self._paced and row[kernels.CLEAR] > self._state[kernels.NOW]
+        return not (row[kernels.WAITING] or row[kernels.DISPATCHED] or ahead)
+
+    def set_pacing(self, period_ns: int | None) -> None:
+        """Pace from now on, over so long a period, or (None) no more."""
+        if period_ns is not None and period_ns < 1:
+            raise UsageError(f"period_ns is {period_ns!r}: pass nanoseconds, or None for no pacing")
+        self._paced = period_ns is not None
+        kernels.set_period(self._table[: self._count], self._heads, self._state, period_ns or 0)
+
     def set_weight(self, tenant: int, weight: int) -> None:
         """From the tenant's next turn on."""
         self._table[self._check(tenant), kernels.WEIGHT] = _check_weight(weight)
@@ -296,10 +318,10 @@ class Scheduler:
         column.flags.writeable = False
         return column
 
-    def _prepare_rows(self, start: int) -> None:
-        self._table[start:, kernels.COST] = 1
-        self._table[start:, kernels.RING] = kernels.NOBODY
-        self._table[start:, kernels.CEILING] = kernels.UNBOUNDED
+    def _prepare_rows(self, start: int, end: int | None = None) -> None:
+        self._table[start:end, kernels.COST] = 1
+        self._table[start:end, kernels.RING] = kernels.NOBODY
+        self._table[start:end, kernels.CEILING] = kernels.UNBOUNDED
 
     def _check(self, tenant: int) -> int:
         if not 0 <= tenant < self._count:

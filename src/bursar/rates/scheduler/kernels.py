@@ -240,6 +240,20 @@ def open_period(table: Whole, heads: Whole, state: Whole) -> None:
 
 
 @njit(cache=True, nogil=True)
+def set_period(table: Whole, heads: Whole, state: Whole, period_ns: int) -> None:
+    """Another length of the period, or (0) nobody is paced. Who waits in the wheel, whose slots are
+    another length now, is looked at again."""
+    for tenant in range(table.shape[0]):
+        if table[tenant, RING] != NOBODY:
+            state[HELD] -= table[tenant, RING] >= _WHEEL
+            _unlink(table, heads, tenant)
+    state[PERIOD] = period_ns
+    state[SLOT] = state[NOW] // _slot_ns(state)
+    for tenant in range(table.shape[0]):
+        _settle(table, heads, state, tenant)
+
+
+@njit(cache=True, nogil=True)
 def _release(table: Whole, heads: Whole, state: Whole) -> None:
     """Let paced tenants whose time has come join the rest, a few at a time, so that no choice
     takes long because many became due together."""

@@ -16,7 +16,7 @@ from bursar.rates.server import ServerBook
 from bursar.sim.faults import Faults
 from bursar.sim.scenario import require
 from bursar.sim.scenarios.rate.small import LIMIT, SMALL_PERIOD_NS, ServerNode, SmallRate, Tokens
-from bursar.sim.scenarios.rate.world import SERVERS, TOKENS, RateScenario
+from bursar.sim.scenarios.rate.world import SERVERS, RateScenario
 from bursar.sim.search import Budget, Move
 from bursar.sim.search import State as SearchState
 from bursar.world import MILLISECOND_NS, SECOND_NS, World
@@ -52,7 +52,6 @@ class RestartingRateScenario(RateScenario):
             return None
         return self.blocks(
             world.incarnation,
-            list(TOKENS),
             period_ns=policy.period_ns,
             origin=world.clock.origin(),
             step_ns=STEP_NS,
@@ -121,7 +120,7 @@ class SmallRestart(SmallRate):
     def _server(self, name: str, life: int) -> ServerNode:
         tokens: Any = Tokens(1)
         blocks = self.blocks(life, ["a"], period_ns=SMALL_PERIOD_NS, origin="", step_ns=0, step_min=1)
-        node = JournalledNode(self.server_book(name, life, ["a"], tokens, blocks))
+        node = JournalledNode(self._promise(self.server_book(name, life, ["a"], tokens, blocks)))
         if life == 1:
             blocks.replay(())
         return node

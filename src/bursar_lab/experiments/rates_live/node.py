@@ -96,6 +96,7 @@ async def run_server(config: Config) -> None:
     )
     await requests.prepare()
     book = ServerBook(config.name, world.incarnation, plan.tenants, Scheduler([1] * len(plan.terms)))
+    book.set_terms(plan.make_terms().get, "")
     clock = world.clock
     queues = Dispatcher(
         world,
@@ -185,7 +186,7 @@ async def run_controller(config: Config) -> None:
         session_timeout_ns=int(plan.session_timeout_s * SECOND_NS),
     )
     place = TimedPlacement(
-        Placement(dict.fromkeys(plan.servers, plan.rate), {}),
+        Placement(dict.fromkeys(plan.servers, plan.rate)),
         world.clock,
         folder / f"{config.name}.{world.incarnation}.rounds",
         plan.interval_ns // 2,
@@ -202,7 +203,7 @@ async def run_controller(config: Config) -> None:
     )
     place.book = book
     _warm_up(plan)
-    ControllerCourier(world, RESOURCE, book, {}).start()
+    ControllerCourier(world, RESOURCE, book).start()
     await _say_ready(world)
     await _wait_for_the_end(world)
     (folder / f"{config.name}.cpu").write_text(str(_cpu_s()))

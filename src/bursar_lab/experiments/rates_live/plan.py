@@ -8,7 +8,7 @@ from typing import Literal
 
 import msgspec
 
-from bursar.rates.views import Terms
+from bursar.rates.terms import Terms
 from bursar.world import SECOND_NS
 
 OUTSTANDING = 5

@@ -11,7 +11,8 @@ from bursar.rates.controller import Commit, ControllerBook
 from bursar.rates.messages import UNBOUNDED, State
 from bursar.rates.scheduler import Whole
 from bursar.rates.server import ServerBook
-from bursar.rates.views import Picture, Targets, Terms
+from bursar.rates.terms import Terms
+from bursar.rates.views import Picture, Place, Targets
 from bursar.sim.scenario import require
 from bursar.sim.search import Budget, Move, SmallWorld
 from bursar.sim.search import State as SearchState
@@ -19,8 +20,13 @@ from bursar.world import MILLISECOND_NS, Message
 
 DRIFT_PPM = 10_000
 LIMIT = 2
+TERMS = {"a": Terms(0, LIMIT)}
 SMALL_PERIOD_NS = 400 * MILLISECOND_NS
 SMALL_INTERVAL_NS = 100 * MILLISECOND_NS
+
+
+def find_terms(tenant: str) -> Terms | None:
+    return TERMS.get(tenant)
 
 
 class Propose(Message, frozen=True):
@@ -133,6 +139,13 @@ class Tokens:
     def cap_many(self, ceilings: Sequence[int]) -> None:
         self.ceiling = list(ceilings)
 
+    def add(self, weight: int) -> int:
+        for counts in (self.allowance, self.priority, self.dispatched):
+            counts.append(0)
+        self.pending.append(1)
+        self.ceiling.append(UNBOUNDED)
+        return len(self.allowance) - 1
+
     def spend(self, tenant: int, tokens: int) -> None:
         self.dispatched[tenant] += tokens
 
@@ -142,8 +155,10 @@ class Tokens:
     def read_dispatched(self, tenant: int) -> int:
         return self.dispatched[tenant]
 
-    def grant(self, tenant: int, allowance: int, now: int) -> None:
-        self.allowance[tenant], self.priority[tenant] = allowance, 0
+    def grant(
+        self, tenant: int, allowance: int, priority: int = 0, pace: int = 0, now: int | None = None
+    ) -> None:
+        self.allowance[tenant], self.priority[tenant] = allowance, priority
 
     def grant_many(self, tenants: Whole, allowance: Whole, priority: Whole, pace: Whole, now: int) -> None:
         self.allowance, self.priority = allowance.tolist(), priority.tolist()
@@ -158,6 +173,23 @@ class ServerNode(StoreBook):
 
     def receive(self, now: int, sender: str, message: Message) -> Effects:
         return self.book.receive(now, sender, message)
+
+    @property
+    def allowance(self) -> int:
+        """What may be, or was, dispatched for the tenant, whether it ever asked here or not."""
+        tokens = self.book.scheduler
+        if self.book.index("a") is None:
+            return self.book.find_held("a")
+        return int(tokens.dispatched[0] if self.book.left else tokens.allowance[0])
+
+    @property
+    def dispatched(self) -> int:
+        return 0 if self.book.index("a") is None else int(self.book.scheduler.dispatched[0])
+
+
+def place_when_asked(picture: Picture) -> Targets:
+    """The same, once anybody has asked for it."""
+    return place_in_turns(picture) if "a" in picture.terms else {}
 
 
 def place_in_turns(picture: Picture) -> Targets:
@@ -178,6 +210,7 @@ class SmallRate(SmallWorld):
     stable = frozenset({"store", "c1", "c2"})
     server_book: type[ServerBook] = ServerBook
     controller_book: type[ControllerBook] = ControllerBook
+    place: Place = staticmethod(place_in_turns)
     before_ms: tuple[int, ...] = (-75, -50)
     standby_elected_at: int | None = None
 
@@ -198,14 +231,18 @@ class SmallRate(SmallWorld):
 
     def _server(self, name: str, life: int) -> ServerNode:
         tokens: Any = Tokens(1)
-        return ServerNode(self.server_book(name, life, ["a"], tokens))
+        return ServerNode(self._promise(self.server_book(name, life, ["a"], tokens)))
+
+    def _promise(self, book: ServerBook) -> ServerBook:
+        book.set_terms(find_terms, "")
+        return book
 
     def _controller(self, name: str, elected_at: int) -> ControllerNode:
         book = self.controller_book(
             name,
             ("s1", "s2"),
-            {"a": Terms(0, LIMIT)},
-            place_in_turns,
+            TERMS,
+            self.place,
             period_ns=SMALL_PERIOD_NS,
             interval_ns=SMALL_INTERVAL_NS,
             drift_ppm=DRIFT_PPM,
@@ -220,7 +257,7 @@ class SmallRate(SmallWorld):
 
     def crashed(self, name: str, book: Any, ground: Any) -> Any:
         """What a life of a server was allowed dies with it, and counts."""
-        held = (book.book.period, int(book.book.scheduler.allowance[0]))
+        held = (book.book.period, book.allowance)
         return (*ground, held) if held[1] else ground
 
     def check(self, state: SearchState) -> None:
@@ -232,8 +269,8 @@ class SmallRate(SmallWorld):
         for position, node in enumerate(state.nodes):
             if isinstance(node.book, ServerNode):
                 book = node.book.book
-                out[book.period] = out.get(book.period, 0) + book.scheduler.allowance[0]
-                left = book.scheduler.allowance[0] - book.scheduler.dispatched[0]
+                out[book.period] = out.get(book.period, 0) + node.book.allowance
+                left = node.book.allowance - node.book.dispatched
                 late = left > 0 and book.period < opened and book.may_dispatch(self.local_ns(state, position))
                 require(not late, f"{book.name} can serve period {book.period} after {opened} had begun")
         for period, allowance in state.ground:
@@ -267,7 +304,77 @@ class SmallNextPeriod(SmallRate):
     budget = Budget(crashes=0, duplicates=0, drops=0, moves=0)
 
 
-SMALL_WORLDS = (SmallRate, SmallCrash, SmallTakeOver, SmallNextPeriod)
+class SmallUnseen(SmallRate):
+    """Nobody has asked for the tenant yet. Each server has a part of its limit, and anybody may ask at any
+    time, at one server or at both."""
+
+    budget = Budget(crashes=0, duplicates=0, drops=1, moves=3)
+    place = staticmethod(place_when_asked)
+
+    def _server(self, name: str, life: int) -> ServerNode:
+        tokens: Any = Tokens(0)
+        return ServerNode(self._promise(self.server_book(name, life, (), tokens)))
+
+    def moves(self, name: str, book: Any, now_ns: int) -> Iterable[Move]:
+        if isinstance(book, ServerNode) and book.book.index("a") is None:
+            yield Move("asks", _ask)
+        else:
+            yield from super().moves(name, book, now_ns)
+
+
+class SmallUnseenCrash(SmallUnseen):
+    """A server that has a part, asked for or not, loses its memory."""
+
+    horizon_ns = 60 * MILLISECOND_NS
+    flight_max = 4
+    budget = Budget(crashes=1, duplicates=0, drops=0, moves=2)
+
+
+class SmallUnseenTakeOver(SmallUnseen):
+    """Another leader takes over, who knows of the parts by the servers' reports alone."""
+
+    horizon_ns = 60 * MILLISECOND_NS
+    budget = Budget(crashes=0, duplicates=0, drops=0, moves=2)
+    standby_elected_at = 10 * MILLISECOND_NS
+
+
+class SmallLeaving(SmallRate):
+    """A server leaves, after it dispatched something or before, while its tokens are moved."""
+
+    budget = Budget(crashes=0, duplicates=0, drops=1, moves=2)
+    controllers: tuple[str, ...] = ("c1",)
+
+    def moves(self, name: str, book: Any, now_ns: int) -> Iterable[Move]:
+        if name == "s1" and not book.book.left:
+            yield Move("leaves", self._leave)
+            yield from super().moves(name, book, now_ns)
+
+    def _leave(self, node: ServerNode, now_ns: int, ground: Any) -> tuple[Effects, Any]:
+        left = node.book.leave(now_ns)
+        return [Send(controller, left) for controller in self.controllers], ground
+
+
+class SmallLeavingTakeOver(SmallLeaving):
+    """A server leaves while the lead goes over."""
+
+    horizon_ns = 40 * MILLISECOND_NS
+    flight_max = 4
+    budget = Budget(crashes=0, duplicates=0, drops=0, moves=2)
+    standby_elected_at = 10 * MILLISECOND_NS
+    controllers = ("c1", "c2")
+
+
+SMALL_WORLDS = (
+    SmallRate,
+    SmallCrash,
+    SmallTakeOver,
+    SmallNextPeriod,
+    SmallUnseen,
+    SmallUnseenCrash,
+    SmallUnseenTakeOver,
+    SmallLeaving,
+    SmallLeavingTakeOver,
+)
 
 
 def _settle(books: Mapping[str, Any], now: int) -> None:
@@ -283,6 +390,11 @@ def _due(book: Any, now: int) -> Effects:
     wake_at = book.wake_at()
     effects: Effects = book.tick(now) if wake_at is not None and wake_at <= now else []
     return effects
+
+
+def _ask(node: ServerNode, now_ns: int, ground: Any) -> tuple[Effects, Any]:
+    node.book.add_tenant(now_ns, "a", TERMS["a"])
+    return [], ground
 
 
 def _dispatch(node: ServerNode, now_ns: int, ground: Any) -> tuple[Effects, Any]:

@@ -4,7 +4,7 @@ vary is drawn by the seed."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from fractions import Fraction
 
 import msgspec
@@ -170,8 +170,11 @@ class RateScenario(Scenario):
         require(self._late is None, str(self._late))
         if self.sim.now_ns <= self._disturbed_until_ns:
             self._disturbed_period = self.opened
-        for tenant in TOKENS:
+        for tenant in self.tenants():
             self._check_period(tenant, self.opened)
+
+    def tenants(self) -> Iterable[str]:
+        return TOKENS
 
     def _check_period(self, tenant: str, period: int) -> None:
         charged, told = self.charged.get((tenant, period), 0), self.told.get((tenant, period), 0)
@@ -189,17 +192,17 @@ class RateScenario(Scenario):
         """A server that goes on by itself gives nobody more than it had."""
         for server in decider.servers.values():
             if server.book.alone:
-                allowances = server.book.scheduler.allowance
-                most = self.most_alone()
-                require(
-                    all(int(given) <= limit for given, limit in zip(allowances, most, strict=True)),
-                    f"{server.book.name} allows {allowances.tolist()} alone, above its limits of {most}",
-                )
+                book, most = server.book, self.most_alone()
+                for tenant, given in zip(book.tenants, book.scheduler.allowance, strict=True):
+                    require(
+                        int(given) <= most.get(tenant, 0),
+                        f"{book.name} allows {tenant} {given} alone, above its limit of {most}",
+                    )
 
-    def most_alone(self) -> list[int]:
+    def most_alone(self) -> dict[str, int]:
         """By tenant; one without a limit had no more than the server can do in a period."""
         can = max(CAPACITIES) * (self.period_ns + SECOND_NS // 10) // SECOND_NS
-        return [can if limit is None else limit for _, limit in TOKENS.values()]
+        return {tenant: can if limit is None else limit for tenant, (_, limit) in TOKENS.items()}
 
     def limit(self, tenant: str, period: int) -> int | None:
         """What the tenant may be served in the period at most."""
@@ -223,7 +226,7 @@ class RateScenario(Scenario):
 
 class ChangingRateScenario(RateScenario):
     """The policy changes all the time, at one node sooner than at the other: a period's limit is that
-    of the leader that opened it, or of one that took over within it."""
+    of the leader that opened it, whoever takes over within it."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -259,13 +262,12 @@ class ChangingRateScenario(RateScenario):
 
     def _note_limits(self, book: ControllerBook) -> None:
         for tenant, terms in book.terms.items():
-            if terms.limit is not None:
-                key = (tenant, book.state.period)
-                self._limits[key] = max(self._limits.get(key, 0), terms.limit)
+            if terms.limit is not None and book.state.terms == book.digest:
+                self._limits[tenant, book.state.period] = terms.limit
 
     def limit(self, tenant: str, period: int) -> int | None:
         return None if TOKENS[tenant][1] is None else self._limits.get((tenant, period), 0)
 
-    def most_alone(self) -> list[int]:
+    def most_alone(self) -> dict[str, int]:
         """New terms hold from the next period on, here as well."""
-        return [EVEN_MAX, CAPPED_MAX, *super().most_alone()[2:]]
+        return {**super().most_alone(), "even": EVEN_MAX, "capped": CAPPED_MAX}
