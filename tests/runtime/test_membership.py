@@ -53,6 +53,13 @@ async def until(holds: Callable[[], bool]) -> None:
             await asyncio.sleep(0.01)
 
 
+async def read_record(host: Host, name: str) -> layout.NodeRecord:
+    """What a node says of itself in the store."""
+    found = await layout.fetch(host.world.store, layout.node_path(name), layout.NodeRecord)
+    assert found is not None
+    return found[0]
+
+
 def runs(host: Host) -> int:
     return host.membership.follower.record.version
 
@@ -153,8 +160,9 @@ async def test_a_policy_that_a_node_does_not_understand_is_left_alone(tmp_path: 
         )
         assert a.world.fleet.guards() == (Check(layout.HEAD, before),)
         assert a.policies["llm"].tenants["acme"].limit == 100
-        stored = await layout.fetch(a.world.store, layout.node_path("a"), layout.NodeRecord)
-        assert stored is not None and stored[0].problem == record.problem
+        async with asyncio.timeout(PATIENCE_S):
+            while (await read_record(a, "a")).problem != record.problem:
+                await asyncio.sleep(0.01)
         with pytest.raises(UsageError, match="version 2 in the store was written by another build"):
             await apply(a, MORE)
         await documents.write_document(a.world.store, MORE, by="a later build", at_ns=0)
