@@ -4,13 +4,14 @@ VENV := .venv
 BIN := $(VENV)/bin
 SERVERS := memcached redis-server zookeeper fio iproute2 iptables openssl chromium prometheus curl nodejs
 
-.PHONY: demo test check servers docs clean help
+.PHONY: demo test check servers docs lock clean help
 
 help:
 	@echo "make demo    set up and run the demo (no root, no servers)"
 	@echo "make test    set up and run every test (as root on Debian also installs the servers they use)"
 	@echo "make check   ruff, mypy --strict, import rules"
 	@echo "make docs    build the documentation into docs/_build"
+	@echo "make lock    pin what bursar[all] needs, with hashes, and list it (SBOM); ARGS=--upgrade for newer ones"
 
 demo: $(VENV)/demo.stamp
 	$(BIN)/bursar demo $(ARGS)
@@ -25,6 +26,16 @@ check: $(VENV)/dev.stamp
 
 docs: $(VENV)/docs.stamp
 	$(BIN)/sphinx-build -q -W --keep-going docs docs/_build
+
+# What is listed is what was installed from the lock, so a lock that cannot be installed is not written up.
+lock: $(VENV)/lock.stamp
+	$(BIN)/uv pip compile -q pyproject.toml --extra all --universal --python-version 3.11 --generate-hashes \
+	  --no-emit-index-url --no-emit-find-links --custom-compile-command "make lock" -o requirements.lock $(ARGS)
+	rm -rf $(VENV)/locked
+	$(BIN)/uv venv -q --python $(BIN)/python $(VENV)/locked
+	$(BIN)/uv pip install -q --python $(VENV)/locked --require-hashes -r requirements.lock
+	$(BIN)/cyclonedx-py environment --pyproject pyproject.toml --mc-type library --output-reproducible \
+	  -o sbom.cdx.json $(VENV)/locked
 
 # The servers that some tests start for themselves. Elsewhere than on Debian as root the missing
 # ones are named, and the tests that need them are skipped by name.
@@ -48,6 +59,10 @@ $(VENV)/dev.stamp: $(VENV)/pip.stamp pyproject.toml
 
 $(VENV)/docs.stamp: $(VENV)/pip.stamp pyproject.toml
 	$(BIN)/python -m pip install -q -e '.[all,docs]'
+	@touch $@
+
+$(VENV)/lock.stamp: $(VENV)/pip.stamp pyproject.toml
+	$(BIN)/python -m pip install -q -e '.[lock]'
 	@touch $@
 
 clean:
