@@ -13,10 +13,11 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import Awaitable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from typing import Any
 
 from bursar.errors import BursarError, DeniedError, Refused, Unknown, UsageError
+from bursar.fleet.layout import NodeRecord
 from bursar.fleet.rights import NO_RIGHTS, Caller, Rights, may_anything
 from bursar.policy.values import PoolPolicy, RatePolicy, suggest
 from bursar.resource import wire
@@ -49,9 +50,11 @@ class Clients:
         rights: Rights = NO_RIGHTS,
         certified: bool = False,
         grace_ns: int = GRACE_NS,
+        nodes: Callable[[], Mapping[str, NodeRecord]] = dict,
     ) -> None:
         """`certified`: the network has checked clients' names against their certificates."""
         self.counts: Counter[str] = Counter()
+        self._nodes = nodes
         self._world = world
         self._resources = resources
         self._rights = rights
@@ -140,6 +143,9 @@ class Clients:
                 return wire.Done(await found.do(message.verb, message.arguments))
             case wire.Alive():
                 return wire.Done()
+            case wire.Fleet():
+                session.caller.check("read")
+                return wire.FleetTold(self._world.name, self._nodes())
         raise AssertionError("the network passes nothing else")
 
     def _find(self, session: Session, name: str) -> Guarded:

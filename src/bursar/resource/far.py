@@ -72,6 +72,11 @@ class Far:
             if tenant is not None:
                 decider.door.hand.end(tenant)
 
+    async def ask_fleet(self) -> wire.FleetTold:
+        reply = await self._line.ask(wire.Fleet())
+        assert isinstance(reply, wire.FleetTold), "asked for"
+        return reply
+
     async def close(self) -> None:
         """Give back what is to be given back, for as long as the caller has patience."""
         for door in self.resources.values():

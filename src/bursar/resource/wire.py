@@ -13,6 +13,7 @@ from typing import Any
 
 import msgspec
 
+from bursar.fleet.layout import NodeRecord
 from bursar.policy.values import WithoutBursar
 from bursar.resource.decider import Explanation, Offers
 from bursar.resource.statistics import Statistics
@@ -104,7 +105,11 @@ class Alive(Message, frozen=True):
     """The client still holds what it holds."""
 
 
-Requests = Open | Take | GiveBack | Settle | Explain | Count | Do | Alive
+class Fleet(Message, frozen=True):
+    """Which nodes are up?"""
+
+
+Requests = Open | Take | GiveBack | Settle | Explain | Count | Do | Alive | Fleet
 
 
 class Opened(Message, frozen=True):
@@ -172,7 +177,15 @@ class Counted(Message, frozen=True):
     statistics: Statistics
 
 
-Replies = Opened | Given | Refusal | Uncertain | Misused | Denied | NotOpened | Done | Explained | Counted
+class FleetTold(Message, frozen=True):
+    """`name` is the node that answers, `nodes` are those that are up, itself among them, by name."""
+
+    name: str
+    nodes: Mapping[str, NodeRecord]
+
+
+Answers = Opened | Given | Done | Explained | Counted | FleetTold
+Replies = Answers | Refusal | Uncertain | Misused | Denied | NotOpened
 
 
 class Recall(Message, frozen=True):

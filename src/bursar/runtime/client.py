@@ -22,6 +22,7 @@ from bursar.resource.far import Far
 from bursar.resource.grants import Acquisition
 from bursar.resource.several import AcquisitionOfAll
 from bursar.resource.statistics import Statistics
+from bursar.resource.wire import FleetTold
 from bursar.runtime.host import Host
 from bursar.runtime.network import SocketNetwork
 from bursar.runtime.routes import Address
@@ -48,6 +49,8 @@ class Backend(Protocol):
 
     @property
     def clock(self) -> Clock: ...
+
+    async def ask_fleet(self) -> FleetTold: ...
 
     async def close(self) -> None: ...
 
@@ -204,6 +207,10 @@ class Bursar:
         """What is counted where it is decided: here, or at the daemon."""
         return await self.resource(resource).statistics()
 
+    async def fleet(self) -> FleetTold:
+        """Which node answers, and which nodes are up."""
+        return await self._backend.ask_fleet()
+
     def fallbacks(self, resource: str) -> Mapping[str, int]:
         """Tokens that callers here were granted, by tenant, because the daemon was away."""
         tallies = self.resource(resource).tallies()
@@ -261,6 +268,9 @@ class Remote:
 
     async def open(self, timeout_ns: int) -> None:
         await self._far.open(timeout_ns)
+
+    async def ask_fleet(self) -> FleetTold:
+        return await self._far.ask_fleet()
 
     async def close(self) -> None:
         """Give back what is to be given back, for at most a second, then leave."""
