@@ -22,6 +22,7 @@ from bursar.policy import Policy, Tls
 from bursar.resource import door, grants, several
 from bursar.resource.decider import Explanation
 from bursar.resource.statistics import Statistics
+from bursar.resource.wire import FleetTold
 from bursar.runtime import client
 from bursar.runtime.loops import new_event_loop
 
@@ -320,6 +321,9 @@ class Bursar:
 
     def tenants(self, resource: str) -> dict[str, Mapping[str, Any]]:
         return self._thread.wait_for(self._bursar.tenants(resource))
+
+    def fleet(self) -> FleetTold:
+        return self._thread.wait_for(self._bursar.fleet())
 
     def fallbacks(self, resource: str) -> Mapping[str, int]:
         return self._bursar.fallbacks(resource)

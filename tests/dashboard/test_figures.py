@@ -13,7 +13,8 @@ from tests.runtime.watched import Figures, PlaceFigures, ServerFigures, TenantFi
 from bursar.dashboard import charts
 from bursar.dashboard.alerts import find_alerts, find_recent
 from bursar.dashboard.history import History
-from bursar.dashboard.source import NodesSource, Reading, merge
+from bursar.dashboard.source import NodesSource, Reading, Total, merge
+from bursar.fleet.layout import NodeRecord
 from bursar.resource.alerts import Alert
 from bursar.resource.statistics import Statistics, Tally, Waited
 from bursar.runtime.figures import read_figures
@@ -67,12 +68,15 @@ async def test_nodes_of_this_process_are_read_and_missed() -> None:
     await (await resource.acquire("acme", 5)).release()
     resource.alerts.append(TOLD)
 
-    nodes = {"a": SimpleNamespace(resources={"cache": resource})}
+    record = NodeRecord(name="a", incarnation=1, version=3)
+    nodes = {"a": SimpleNamespace(resources={"cache": resource}, nodes=lambda: {"a": record})}
     source = NodesSource(lambda: nodes)
     reading = await source.read()
     row = reading.statistics["cache"]["tenants"]["acme"]
     assert (row["granted"], row["shortfall"]) == (5, 2)
     assert find_recent(reading) == [TOLD]
+    assert reading.nodes == {"a": record}
+    assert reading.totals == {"a": {"cache": Total(ready=True, waiting=0, granted=5, refused=0)}}
     nodes.clear()
     assert (await source.read()).silent == {"a": "the node is down"}
     await world.close()

@@ -24,6 +24,7 @@ COMMANDS = (
     "demo",
     "serve",
     "dashboard",
+    "top",
     "check",
     "plan",
     "apply",

@@ -1,4 +1,4 @@
-"""`bursar dashboard URL`: the pages of a running daemon, or of several."""
+"""`bursar dashboard URL`: the pages of a fleet, found through any of its daemons."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def register(app: typer.Typer) -> None:
 def dashboard(
     urls: Annotated[
         list[str] | None,
-        typer.Argument(metavar="[URL]...", help="The daemons; bursar://127.0.0.1:7070 if left out."),
+        typer.Argument(metavar="[URL]...", help="A daemon, or several; bursar://127.0.0.1:7070 if left out."),
     ] = None,
     port: Annotated[int, typer.Option(help="Where the pages are served, on loopback; 0 for any.")] = PORT,
     name: WhoAsks = None,
@@ -32,11 +32,11 @@ def dashboard(
     key: Key = None,
     ca: Authority = None,
 ) -> None:
-    """Show what running daemons say, as pages for a browser.
+    """Show a running fleet, as pages for a browser.
 
-    Name all nodes of a rate to see all its servers. The pages only read; they are served on
-    loopback, for whoever is on this machine. A token, where the daemons want one, is read from
-    BURSAR_TOKEN. Ctrl-C ends it (exit code 130).
+    Any daemon of the fleet will do: it says which others there are, and they are shown too. The pages
+    only read; they are served on loopback, for whoever is on this machine. A token, where the daemons
+    want one, is read from BURSAR_TOKEN. Ctrl-C ends it (exit code 130).
 
     Example: bursar dashboard bursar://127.0.0.1:7070 --port 8070
     """
@@ -57,24 +57,21 @@ def dashboard(
 
 
 async def _serve(urls: list[str], port: int, name: str | None, tls: Tls | None) -> None:
+    from bursar.dashboard.fleet import CONNECT_TIMEOUT_S, FleetSource
+    from bursar.dashboard.server import DashboardServer
     from bursar.runtime.client import connect
 
-    daemons: dict[str, Bursar] = {}
+    async def reach(url: str) -> Bursar:
+        return await connect(url, name=name, tls=tls, timeout=CONNECT_TIMEOUT_S)
+
+    source = FleetSource(urls, reach)
+    await source.open()
     try:
-        for url in urls:
-            daemons[url] = await connect(url, name=name, tls=tls)
-        await _show(daemons, port)
-    finally:
-        for b in daemons.values():
-            await b.close()
-
-
-async def _show(daemons: dict[str, Bursar], port: int) -> None:
-    from bursar.dashboard.server import DashboardServer
-    from bursar.dashboard.source import DaemonsSource
-
-    server = await DashboardServer.open(DaemonsSource(daemons), port)
-    typer.echo(f"The dashboard of {', '.join(daemons)}: {server.url}")
+        server = await DashboardServer.open(source, port)
+    except BaseException:
+        await source.close()
+        raise
+    typer.echo(f"The dashboard of {', '.join(urls)}: {server.url}")
     try:
         await server.run()
     finally:

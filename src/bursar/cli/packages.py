@@ -23,6 +23,7 @@ EXTRAS = {
     ),
     "rates": ("numba", "numpy"),
     "redis": ("redis",),
+    "top": ("textual",),
 }
 
 

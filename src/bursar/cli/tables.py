@@ -16,7 +16,7 @@ def print_rows(rows: list[dict[str, Any]]) -> None:
     table = Table(box=SIMPLE_HEAD, pad_edge=False)
     columns = list(dict.fromkeys(key for row in rows for key in row))
     for column in columns:
-        numeric = all(isinstance(row.get(column, 0), int | float) for row in rows)
+        numeric = all(isinstance(row.get(column, 0), int | float | None) for row in rows)
         table.add_column(column, justify="right" if numeric else "left", overflow="fold")
     for row in rows:
         table.add_row(*(_write_cell(row.get(column, "")) for column in columns))
@@ -25,6 +25,8 @@ def print_rows(rows: list[dict[str, Any]]) -> None:
 
 
 def _write_cell(value: Any) -> str:
+    if value is None:
+        return "-"
     if isinstance(value, float):
-        return f"{value:.4g}"
+        return f"{value:.4g}" if abs(value) < 10_000 else f"{value:,.0f}"
     return f"{value:,}" if isinstance(value, int) and not isinstance(value, bool) else str(value)

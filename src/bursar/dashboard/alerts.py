@@ -17,6 +17,15 @@ def find_alerts(reading: Reading) -> list[Alert]:
         Alert(severity="error", what=f"{node} is silent: {why}", remedy="start it again, or look at its log")
         for node, why in reading.silent.items()
     ]
+    found += [
+        Alert(
+            severity="error",
+            what=f"{record.name} runs an older policy: {record.problem}",
+            remedy="bring its build up to date, or apply a policy that it can take",
+        )
+        for record in reading.nodes.values()
+        if record.problem
+    ]
     for name, figures in reading.statistics.items():
         found += find_conditions(name, reading.kinds.get(name, ""), figures)
     return sorted(found, key=lambda alert: alert.severity)

@@ -36,11 +36,13 @@ class History:
     def __init__(self) -> None:
         self._samples: deque[Sample] = deque()
         self._count = 0
+        self._latest_rates: dict[tuple[str, tuple[str, ...]], dict[str, float]] = {}
 
     def add(self, at_s: float, wall_s: float, reading: Reading) -> Sample:
         self._count += 1
         sample = Sample(self._count, at_s, wall_s, reading)
         self._samples.append(sample)
+        self._latest_rates.clear()
         if len(self._samples) > WHOLE_KEPT:
             self._samples[-WHOLE_KEPT - 1] = _thin(self._samples[-WHOLE_KEPT - 1])
         rows = sum(len(tenants_of(statistics)) for statistics in reading.statistics.values())
@@ -52,6 +54,11 @@ class History:
     @property
     def latest(self) -> Sample | None:
         return self._samples[-1] if self._samples else None
+
+    @property
+    def before(self) -> Sample | None:
+        """The one before the latest."""
+        return self._samples[-2] if len(self._samples) > 1 else None
 
     def find(self, number: int) -> Sample | None:
         """A sample that is still whole."""
@@ -71,21 +78,26 @@ class History:
                 lines.setdefault(tenant, []).append((round(after.wall_s * 1000), rate))
         return lines
 
-    def latest_rates(self, resource: str, fields: tuple[str, ...]) -> dict[str, float]:
+    def latest_rates(self, resource: str, fields: tuple[str, ...]) -> Mapping[str, float]:
         """Of each tenant: tokens a second between the last two samples; where that is not known,
         between the two before."""
-        rates: dict[str, float] = {}
-        for before, after in itertools.pairwise(list(self._samples)[-3:]):
-            rates |= dict(_compare(before, after, resource, fields, None))
-        return rates
+        known = self._latest_rates.get((resource, fields))
+        if known is None:
+            known = self._latest_rates[resource, fields] = {}
+            for before, after in itertools.pairwise(list(self._samples)[-3:]):
+                known |= dict(_compare(before, after, resource, fields, None))
+        return known
 
-    def levels(self, resource: str, field: str) -> dict[str, list[tuple[float, float]]]:
-        """Of each tenant: (wall time in ms, the figure as it was)."""
+    def levels(
+        self, resource: str, field: str, tenants: Collection[str]
+    ) -> dict[str, list[tuple[float, float]]]:
+        """Of each of `tenants`: (wall time in ms, the figure as it was)."""
         lines: dict[str, list[tuple[float, float]]] = {}
         for sample in self._samples:
-            for tenant, row in _tenants(sample, resource).items():
-                if row.get(field) is not None:
-                    lines.setdefault(tenant, []).append((round(sample.wall_s * 1000), row[field]))
+            rows = _tenants(sample, resource)
+            for tenant in tenants:
+                if tenant in rows and rows[tenant].get(field) is not None:
+                    lines.setdefault(tenant, []).append((round(sample.wall_s * 1000), rows[tenant][field]))
         return lines
 
     def totals(self, resource: str, fields: tuple[str, ...]) -> dict[str, list[tuple[float, float]]]:

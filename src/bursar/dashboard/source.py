@@ -6,19 +6,15 @@ counted, joins what is named, and takes what only the leader knows from the lead
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Protocol
+from dataclasses import dataclass, field, replace
+from typing import Any, Protocol
 
-from bursar.errors import BursarError
+from bursar.fleet.layout import NodeRecord
 from bursar.resource.door import Resource
 from bursar.resource.statistics import Tally
 from bursar.runtime.figures import Figures, flatten
 from bursar.runtime.slices import run_in_slices
-
-if TYPE_CHECKING:
-    from bursar.runtime.client import Bursar
 
 COUNTED = frozenset(
     {*Tally.__struct_fields__, "waiting", "ahead", "dispatched", "charged", "charged_alone", "sum_s"}
@@ -30,12 +26,25 @@ LEADERS = frozenset({"shortfall", "epoch", "period"})
 
 
 @dataclass(frozen=True)
+class Total:
+    """What one node counts of one resource, over all tenants."""
+
+    ready: bool
+    waiting: int
+    granted: int
+    refused: int
+
+
+@dataclass(frozen=True)
 class Reading:
-    """All resources at one moment: `kinds` and figures (`statistics`) by name; `silent` nodes with why."""
+    """All resources at one moment: `kinds` and figures (`statistics`) by name; `silent` nodes with why;
+    the `nodes` that are up, and the `totals` of each by resource."""
 
     kinds: Mapping[str, str] = field(default_factory=dict)
     statistics: Mapping[str, Figures] = field(default_factory=dict)
     silent: Mapping[str, str] = field(default_factory=dict)
+    nodes: Mapping[str, NodeRecord] = field(default_factory=dict)
+    totals: Mapping[str, Mapping[str, Total]] = field(default_factory=dict)
 
 
 class Node(Protocol):
@@ -43,6 +52,12 @@ class Node(Protocol):
 
     @property
     def resources(self) -> Mapping[str, Resource]: ...
+
+    def nodes(self) -> Mapping[str, NodeRecord]: ...
+
+
+Rows = Sequence[tuple[str, str, Figures]]
+"""Name, kind and figures of each resource of one node."""
 
 
 class Source(Protocol):
@@ -62,46 +77,43 @@ class NodesSource:
         nodes = dict(self._nodes())
         self._seen |= set(nodes)
         silent = dict.fromkeys(sorted(self._seen - set(nodes)), "the node is down")
-        found = [
-            (name, resource.kind, await _read(resource))
-            for node in nodes.values()
-            for name, resource in list(node.resources.items())
-        ]
-        return merge(found, silent)
+        found = {name: await read_all(node.resources) for name, node in nodes.items()}
+        records = {name: node.nodes()[name] for name, node in nodes.items()}
+        return put_together(found, records, silent)
 
     async def close(self) -> None:
         """The nodes are not this source's to close."""
 
 
-class DaemonsSource:
-    """Daemons, by address. One that does not answer is silent, and asked again."""
-
-    def __init__(self, daemons: Mapping[str, Bursar]) -> None:
-        self._daemons = daemons
-
-    async def read(self) -> Reading:
-        answers = await asyncio.gather(*(self._ask(url, b) for url, b in self._daemons.items()))
-        silent = {url: why for url, _, why in answers if why}
-        return merge([row for _, rows, _ in answers for row in rows], silent)
-
-    async def _ask(self, url: str, b: Bursar) -> tuple[str, list[tuple[str, str, Figures]], str]:
-        try:
-            rows = [(name, b.resource(name).kind, await _read(b.resource(name))) for name in b.resources]
-        except BursarError as error:
-            return url, [], str(error)
-        return url, rows, ""
-
-    async def close(self) -> None:
-        for b in self._daemons.values():
-            await b.close()
+async def read_all(resources: Mapping[str, Resource]) -> Rows:
+    """Of one node. In slices: in the demo, and wherever else nodes are in this process, it grants
+    meanwhile."""
+    return [
+        (name, resource.kind, await run_in_slices(flatten(await resource.statistics())))
+        for name, resource in list(resources.items())
+    ]
 
 
-async def _read(resource: Resource) -> Figures:
-    """In slices: in the demo, and wherever else nodes are in this process, it grants meanwhile."""
-    return await run_in_slices(flatten(await resource.statistics()))
+def put_together(
+    found: Mapping[str, Rows], nodes: Mapping[str, NodeRecord], silent: Mapping[str, str]
+) -> Reading:
+    """A reading of what each node said."""
+    reading = merge([row for rows in found.values() for row in rows], silent)
+    totals = {node: {name: add_up(figures) for name, _, figures in rows} for node, rows in found.items()}
+    return replace(reading, nodes=nodes, totals=totals)
 
 
-def merge(found: Sequence[tuple[str, str, Figures]], silent: Mapping[str, str]) -> Reading:
+def add_up(figures: Figures) -> Total:
+    tenants = figures["tenants"].values()
+    return Total(
+        ready=figures["ready"],
+        waiting=figures["waiting"],
+        granted=sum(row.get("granted", 0) for row in tenants),
+        refused=sum(row.get("refused", 0) for row in tenants),
+    )
+
+
+def merge(found: Rows, silent: Mapping[str, str]) -> Reading:
     """One set of figures for each resource. Every (name, kind, figures) is one node's."""
     kinds: dict[str, str] = {}
     parts: dict[str, list[Figures]] = {}

@@ -38,7 +38,9 @@ class Daemon:
         self.host = host
         self.rights = rights
         certified = host.world.sockets.certificates is not None
-        self.clients = Clients(host.world, host.resources, rights=rights, certified=certified)
+        self.clients = Clients(
+            host.world, host.resources, rights=rights, certified=certified, nodes=host.nodes
+        )
         self.counts: Counter[str] = Counter()
         self.http_at: Address | None = None
         self._reports = reports

@@ -10,10 +10,12 @@ from urllib.parse import quote
 import msgspec
 
 from bursar.errors import BursarError, CrashedError, StoreError, UsageError
+from bursar.fleet.layout import NodeRecord
 from bursar.policy import Policy
 from bursar.policy.values import QuotaPolicy, RatePolicy, ResourcePolicy
 from bursar.rates.blocks import JOURNALLED_ABOVE_NS
 from bursar.resource.door import Resource
+from bursar.resource.wire import FleetTold
 from bursar.runtime import kinds, logs
 from bursar.runtime.limits import Limits, fit_connections
 from bursar.runtime.membership import MEMORY, Membership
@@ -148,6 +150,13 @@ class Host:
         await self._leave()
         await asyncio.gather(*(self._stop(resource) for resource in self.resources.values()))
         await self.world.close()
+
+    def nodes(self) -> Mapping[str, NodeRecord]:
+        """Those that are up, this one as it is now."""
+        return {**self.membership.view.up, self.world.name: self.membership.follower.record}
+
+    async def ask_fleet(self) -> FleetTold:
+        return FleetTold(self.world.name, self.nodes())
 
     async def _leave(self) -> None:
         """First, so that nobody expects anything of it any more; but nobody waits long for a store."""

@@ -8,6 +8,7 @@ from typing import Any
 from nicegui import ui
 
 from bursar.dashboard.charts import Options
+from bursar.dashboard.writing import write
 
 ROWS_MAX = 200
 """Rows in one table; a policy may have 100,000 tenants, a page may not."""
@@ -76,18 +77,3 @@ class Facts:
                 with ui.element("span").classes("fact").props(f'data-fact="{name}"'):
                     ui.label(name).classes("fact-name")
                     ui.label(value).classes("fact-value figures")
-
-
-def write(value: Any) -> str:
-    """A figure as people read it: the same everywhere."""
-    match value:
-        case None:
-            return "-"
-        case bool():
-            return "yes" if value else "no"
-        case int():
-            return f"{value:,}"
-        case float():
-            return f"{value:,.1f}"
-        case _:
-            return str(value)

@@ -50,9 +50,10 @@ class ShareView:
         self._records.show(
             charts.draw_records(records), "" if any(records.values()) else "nobody owes anything"
         )
-        lines = history.rates(self._name, ("granted",), list(tenants)[: charts.SHOWN_MAX])
+        drawn = list(tenants)[: charts.SHOWN_MAX]
+        lines = history.rates(self._name, ("granted",), drawn)
         self._lines.show(charts.draw_lines(lines, "a second"), "" if lines else "not two samples yet")
-        self._owed.show(charts.draw_lines(history.levels(self._name, "record"), "tokens"))
+        self._owed.show(charts.draw_lines(history.levels(self._name, "record", drawn), "tokens"))
         self._tenants.show([{"tenant": name, **row, **_changes(row)} for name, row in tenants.items()])
 
 
