@@ -124,7 +124,8 @@ class FleetSource:
     async def _count(self, links: Mapping[str, Link]) -> dict[str, Rows]:
         """Of each node, once, however many addresses lead to it."""
         answers = await asyncio.gather(*(self._count_one(node, link) for node, link in links.items()))
-        return {node: rows for node, rows in zip(links, answers, strict=True) if rows is not None}
+        found = zip(links, answers, strict=True)
+        return dict(sorted((node, rows) for node, rows in found if rows is not None))
 
     async def _count_one(self, node: str, link: Link) -> Rows | None:
         doors = {name: link.b.resource(name) for name in link.b.resources}

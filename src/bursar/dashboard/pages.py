@@ -16,6 +16,7 @@ from bursar.dashboard.alerts import find_alerts, find_recent
 from bursar.dashboard.history import History, Sample
 from bursar.dashboard.views.alerts import AlertsView
 from bursar.dashboard.views.claims import ClaimView
+from bursar.dashboard.views.fleet import FleetView
 from bursar.dashboard.views.pools import PoolView
 from bursar.dashboard.views.quotas import QuotaView
 from bursar.dashboard.views.rates import RateView
@@ -28,6 +29,7 @@ TABS = {
     "pools": "pool",
     "quotas": "quota",
     "claims": "claim",
+    "fleet": "",
     "alerts": "",
 }
 VIEWS: dict[str, Callable[[str], View]] = {}
@@ -136,8 +138,8 @@ class Page:
         self._names = names
         self._body.clear()
         with self._body:
-            if self._tab == "alerts":
-                self._views = {"": AlertsView()}
+            if not kind:
+                self._views = {"": AlertsView() if self._tab == "alerts" else FleetView()}
                 return
             self._views = {}
             for name in names:
@@ -176,6 +178,8 @@ def describe(sample: Sample) -> dict[str, Any]:
         "kinds": dict(reading.kinds),
         "statistics": dict(reading.statistics),
         "silent": dict(reading.silent),
+        "nodes": msgspec.to_builtins(reading.nodes),
+        "totals": msgspec.to_builtins(reading.totals),
         "alerts": msgspec.to_builtins(find_alerts(reading)),
         "told": msgspec.to_builtins(find_recent(reading)),
     }

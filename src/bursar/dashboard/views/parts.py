@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import heapq
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
 
 from nicegui import ui
 
+from bursar.dashboard import charts
 from bursar.dashboard.charts import Options
+from bursar.dashboard.summary import ROWS_MAX as TENANTS_MAX
 from bursar.dashboard.writing import write
 
 ROWS_MAX = 200
@@ -16,17 +19,20 @@ ROWS_MAX = 200
 
 class Table:
     """Rows of figures by name. `columns` maps a field to its heading; the first column is text, and
-    with `texts` all of them are."""
+    with `texts` all of them are, or those that it names."""
 
-    def __init__(self, name: str, columns: Mapping[str, str], *, texts: bool = False) -> None:
+    def __init__(
+        self, name: str, columns: Mapping[str, str], *, texts: bool | Collection[str] = False
+    ) -> None:
         self._fields = list(columns)
+        left = self._fields if texts is True else {self._fields[0], *(texts or ())}
         described = [
-            {"name": field, "label": label, "field": field, "align": "left" if texts or at == 0 else "right"}
-            for at, (field, label) in enumerate(columns.items())
+            {"name": field, "label": label, "field": field, "align": "left" if field in left else "right"}
+            for field, label in columns.items()
         ]
         self._table = ui.table(columns=described, rows=[], row_key=self._fields[0])
         self._table.props(f'flat dense data-table="{name}" hide-pagination :rows-per-page-options="[0]"')
-        self._table.classes("w-full texts" if texts else "w-full")
+        self._table.classes("w-full texts" if texts is True else "w-full")
         self._more = ui.label().classes("text-caption figures")
 
     def show(self, rows: Sequence[Mapping[str, Any]]) -> None:
@@ -35,6 +41,53 @@ class Table:
             self._table.rows = shown
         hidden = len(rows) - len(shown)
         self._more.set_text(f"and {hidden:,} more: see /api/statistics" if hidden else "")
+        self._more.set_visibility(hidden > 0)
+
+
+class Find:
+    """Where a visitor types what a tenant's name must have in it. The choice is made here, not in the
+    browser, which gets a page of rows only."""
+
+    def __init__(self, name: str, changed: Callable[[], None]) -> None:
+        self._input = ui.input(placeholder="search tenants", on_change=changed).classes("find")
+        self._input.props(f'dense outlined clearable debounce="200" data-find="{name}"')
+
+    @property
+    def text(self) -> str:
+        return str(self._input.value or "")
+
+
+class TenantTable:
+    """The tenants of a resource: all of them, or where there are too many those that are found and
+    use the most."""
+
+    def __init__(self, name: str, title: str, columns: Mapping[str, str]) -> None:
+        with ui.card().classes("w-full"):
+            with ui.row().classes("items-center gap-2"):
+                ui.label(title).classes("card-title")
+                self._find = Find(name, self._choose)
+            self._table = Table(name, columns)
+            self._more = ui.label().classes("text-caption figures")
+        self._names: Collection[str] = ()
+        self._use: Mapping[str, float] = {}
+        self._make: Callable[[str], Mapping[str, Any]] = lambda name: {}
+
+    def show(
+        self, names: Collection[str], use: Mapping[str, float], make: Callable[[str], Mapping[str, Any]]
+    ) -> None:
+        """`make` gives the row of a tenant."""
+        self._names, self._use, self._make = names, use, make
+        self._choose()
+
+    def _choose(self) -> None:
+        wanted = self._find.text.casefold()
+        found = [name for name in self._names if wanted in name.casefold()]
+        shown = found
+        if len(found) > TENANTS_MAX:
+            shown = heapq.nlargest(TENANTS_MAX, found, key=lambda name: self._use.get(name, 0.0))
+        self._table.show([self._make(name) for name in shown])
+        hidden = len(found) - len(shown)
+        self._more.set_text(f"and {hidden:,} more, who use less: search for them")
         self._more.set_visibility(hidden > 0)
 
 
@@ -77,3 +130,10 @@ class Facts:
                 with ui.element("span").classes("fact").props(f'data-fact="{name}"'):
                     ui.label(name).classes("fact-name")
                     ui.label(value).classes("fact-value figures")
+
+
+def choose_shown(tenants: Mapping[str, object], gets: Mapping[str, float]) -> list[str]:
+    """Who is drawn: everyone, or where there are too many those that get the most."""
+    if len(tenants) <= charts.SHOWN_MAX:
+        return list(tenants)
+    return sorted(tenants, key=lambda name: -gets.get(name, 0.0))[: charts.SHOWN_MAX]

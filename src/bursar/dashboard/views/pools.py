@@ -6,7 +6,7 @@ from nicegui import ui
 
 from bursar.dashboard import charts
 from bursar.dashboard.history import History, Sample
-from bursar.dashboard.views.parts import Chart, Facts, Table
+from bursar.dashboard.views.parts import Chart, Facts, TenantTable, choose_shown
 
 COLUMNS = {
     "tenant": "tenant",
@@ -32,9 +32,7 @@ class PoolView:
         with ui.element("div").classes("two-columns"):
             self._capacity = Chart(f"{name}/capacity", "Capacity as estimated, tokens of a period")
             self._lines = Chart(f"{name}/lines", "What each tenant gets, over time")
-        with ui.card().classes("w-full"):
-            ui.label("Tenants (tokens of this period)").classes("card-title")
-            self._tenants = Table(f"{name}/tenants", COLUMNS)
+        self._tenants = TenantTable(f"{name}/tenants", "Tenants (tokens of this period)", COLUMNS)
 
     def refresh(self, sample: Sample, history: History) -> None:
         statistics = sample.reading.statistics[self._name]
@@ -43,13 +41,17 @@ class PoolView:
         totals = {TOTALS[key]: points for key, points in history.totals(self._name, tuple(TOTALS)).items()}
         self._capacity.show(charts.draw_lines(totals, "a period"), "" if totals else "nothing seen yet")
         tenants = statistics["tenants"]
-        lines = history.rates(self._name, THROUGH, list(tenants)[: charts.SHOWN_MAX])
-        self._lines.show(charts.draw_lines(lines, "a second"), "" if lines else "not two samples yet")
         gets = history.latest_rates(self._name, THROUGH)
+        lines = history.rates(self._name, THROUGH, choose_shown(tenants, gets))
+        self._lines.show(charts.draw_lines(lines, "a second"), "" if lines else "not two samples yet")
         over = statistics.get("overreserving") or ()
         self._tenants.show(
-            [
-                {"tenant": name, "gets": gets.get(name), "overreserving": name in over, **row}
-                for name, row in tenants.items()
-            ]
+            tenants,
+            gets,
+            lambda name: {
+                "tenant": name,
+                "gets": gets.get(name),
+                "overreserving": name in over,
+                **tenants[name],
+            },
         )

@@ -9,7 +9,7 @@ from nicegui import ui
 
 from bursar.dashboard import charts
 from bursar.dashboard.history import History, Sample
-from bursar.dashboard.views.parts import Chart, Facts, Table
+from bursar.dashboard.views.parts import Chart, Facts, Table, TenantTable, choose_shown
 
 WHOLE = {
     "account": "account",
@@ -55,9 +55,7 @@ class QuotaView:
             with ui.card().classes("w-full"):
                 ui.label("Who holds what").classes("card-title")
                 self._ledgers = Table(f"{name}/ledgers", LEDGERS)
-            with ui.card().classes("w-full"):
-                ui.label("Answers").classes("card-title")
-                self._tenants = Table(f"{name}/tenants", HERE)
+            self._tenants = TenantTable(f"{name}/tenants", "Answers", HERE)
 
     def refresh(self, sample: Sample, history: History) -> None:
         statistics = sample.reading.statistics[self._name]
@@ -65,7 +63,8 @@ class QuotaView:
         facts = {key: statistics[key] or "-" for key in ("window", "unit", "mode")}
         self._facts.show({**facts, "holds": statistics["holds"]})
         self._accounts.show(charts.draw_accounts(whole), "" if whole else "nobody used an account yet")
-        lines = history.rates(self._name, ("granted",), list(statistics["tenants"])[: charts.SHOWN_MAX])
+        tenants, gets = statistics["tenants"], history.latest_rates(self._name, ("granted",))
+        lines = history.rates(self._name, ("granted",), choose_shown(tenants, gets))
         self._lines.show(charts.draw_lines(lines, "a second"), "" if lines else "not two samples yet")
         self._whole.show([_write_account(account, row) for account, row in whole.items()])
         self._ledgers.show(
@@ -75,7 +74,7 @@ class QuotaView:
                 for ledger, line in row.get("ledgers", {}).items()
             ]
         )
-        self._tenants.show([{"tenant": name, **row} for name, row in statistics["tenants"].items()])
+        self._tenants.show(tenants, gets, lambda name: {"tenant": name, **tenants[name]})
 
 
 def _write_account(account: str, row: Mapping[str, Any]) -> dict[str, Any]:

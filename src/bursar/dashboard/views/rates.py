@@ -9,7 +9,7 @@ from nicegui import ui
 
 from bursar.dashboard import charts
 from bursar.dashboard.history import History, Sample
-from bursar.dashboard.views.parts import Chart, Facts, Table
+from bursar.dashboard.views.parts import Chart, Facts, Table, TenantTable, choose_shown
 
 COLUMNS = {
     "tenant": "tenant",
@@ -33,9 +33,8 @@ class RateView:
             self._lines = Chart(f"{name}/lines", "What each tenant gets, over time")
             self._tokens = Chart(f"{name}/tokens", "Tokens of this period, by server")
             self._waiting = Chart(f"{name}/waiting", "Requests that wait, by server")
-        with ui.card().classes("w-full"):
-            ui.label("Tenants (reservation and limit in tokens a period)").classes("card-title")
-            self._tenants = Table(f"{name}/tenants", COLUMNS)
+        title = "Tenants (reservation and limit in tokens a period)"
+        self._tenants = TenantTable(f"{name}/tenants", title, COLUMNS)
         with ui.card().classes("w-full"):
             ui.label("Servers").classes("card-title")
             columns = {"server": "server", "capacity": "capacity a second", "good": "tokens good"}
@@ -49,7 +48,9 @@ class RateView:
         lines = history.rates(self._name, THROUGH, drawn)
         self._facts.show({key: statistics[key] for key in ("leading", "epoch", "period", "shadow")})
         self._show_promises({name: tenants[name] for name in drawn}, gets, statistics["period_s"])
-        self._tenants.show([{"tenant": name, "gets": gets.get(name), **row} for name, row in tenants.items()])
+        self._tenants.show(
+            tenants, gets, lambda name: {"tenant": name, "gets": gets.get(name), **tenants[name]}
+        )
         self._lines.show(charts.draw_lines(lines, "a second"), "" if lines else "not two samples yet")
         for chart, field in ((self._tokens, "allowance"), (self._waiting, "waiting")):
             cells = charts.read_tokens(servers, field)
@@ -64,10 +65,3 @@ class RateView:
         limit = {name: row["limit"] and row["limit"] / period_s for name, row in tenants.items()}
         shown = {name: gets.get(name, 0.0) for name in tenants}
         self._promises.show(charts.draw_promises(shown, reservation, limit))
-
-
-def choose_shown(tenants: Mapping[str, object], gets: Mapping[str, float]) -> list[str]:
-    """Who is drawn: everyone, or where there are too many those that get the most."""
-    if len(tenants) <= charts.SHOWN_MAX:
-        return list(tenants)
-    return sorted(tenants, key=lambda name: -gets.get(name, 0.0))[: charts.SHOWN_MAX]

@@ -6,7 +6,7 @@ from nicegui import ui
 
 from bursar.dashboard import charts
 from bursar.dashboard.history import History, Sample
-from bursar.dashboard.views.parts import Chart, Facts, Table
+from bursar.dashboard.views.parts import Chart, Facts, TenantTable, choose_shown
 
 COLUMNS = {
     "tenant": "tenant",
@@ -34,27 +34,28 @@ class ShareView:
             self._records = Chart(f"{name}/records", "Who is owed (right), who owes (left)")
             self._lines = Chart(f"{name}/lines", "What each tenant gets, over time")
             self._owed = Chart(f"{name}/owed", "What each is owed, over time")
-        with ui.card().classes("w-full"):
-            ui.label("Tenants (tokens of the last interval)").classes("card-title")
-            self._tenants = Table(f"{name}/tenants", COLUMNS)
+        self._tenants = TenantTable(f"{name}/tenants", "Tenants (tokens of the last interval)", COLUMNS)
 
     def refresh(self, sample: Sample, history: History) -> None:
         statistics = sample.reading.statistics[self._name]
         tenants = statistics["tenants"]
+        gets = history.latest_rates(self._name, ("granted",))
+        drawn = choose_shown(tenants, gets)
         facts = {"capacity a second": statistics["capacity"], "tokens": statistics["tokens"]}
         self._facts.show({**facts, "intervals": statistics["intervals"], "skipped": statistics["skipped"]})
-        lent, paid = charts.find_flows(tenants)
+        lent, paid = charts.find_flows({name: tenants[name] for name in drawn})
         nobody = "" if lent or paid else "nobody lends or pays back now"
         self._flows.show(charts.draw_flows(lent, paid), nobody)
-        records = {name: row["record"] for name, row in tenants.items()}
+        records = {name: tenants[name]["record"] for name in drawn}
         self._records.show(
             charts.draw_records(records), "" if any(records.values()) else "nobody owes anything"
         )
-        drawn = list(tenants)[: charts.SHOWN_MAX]
         lines = history.rates(self._name, ("granted",), drawn)
         self._lines.show(charts.draw_lines(lines, "a second"), "" if lines else "not two samples yet")
         self._owed.show(charts.draw_lines(history.levels(self._name, "record", drawn), "tokens"))
-        self._tenants.show([{"tenant": name, **row, **_changes(row)} for name, row in tenants.items()])
+        self._tenants.show(
+            tenants, gets, lambda name: {"tenant": name, **tenants[name], **_changes(tenants[name])}
+        )
 
 
 def _changes(row: dict[str, int]) -> dict[str, int]:
