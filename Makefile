@@ -2,6 +2,10 @@
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
+# Half a minute sooner than pip, which does it where the packages come from a place that only pip is told of.
+UV_INSTALL := $(BIN)/uv pip install -q --python $(BIN)/python --compile-bytecode
+# Tests of real processes wait for a third of their time, so two cores have room for three of them.
+JOBS ?= 3
 SERVERS := memcached redis-server zookeeper fio iproute2 iptables openssl chromium prometheus curl nodejs
 
 .PHONY: demo test check servers docs lock clean help
@@ -17,7 +21,7 @@ demo: $(VENV)/demo.stamp
 	$(BIN)/bursar demo $(ARGS)
 
 test: $(VENV)/dev.stamp servers
-	$(BIN)/python -m pytest -n 2 --dist loadfile $(ARGS)
+	$(BIN)/python -m pytest -n $(JOBS) --dist loadfile $(ARGS)
 
 check: $(VENV)/dev.stamp
 	$(BIN)/ruff check .
@@ -54,7 +58,8 @@ $(VENV)/demo.stamp: $(VENV)/pip.stamp pyproject.toml
 
 $(VENV)/dev.stamp: $(VENV)/pip.stamp pyproject.toml
 	@echo "setting up (once): everything the tests need into $(VENV)"
-	$(BIN)/python -m pip install -q -e '.[dev]'
+	$(BIN)/python -m pip install -q uv
+	$(UV_INSTALL) -e '.[dev]' || $(BIN)/python -m pip install -q -e '.[dev]'
 	@touch $@ $(VENV)/demo.stamp
 
 $(VENV)/docs.stamp: $(VENV)/pip.stamp pyproject.toml

@@ -49,7 +49,11 @@ capacity = "500/s"
 [resource.disk.tenant]
 simulation = {{ weight = 3 }}
 backup = {{ weight = 1 }}
-"""
+[resource.many]
+kind = "share"
+capacity = "10k/s"
+[resource.many.tenant]
+""" + "".join(f"customer-{k} = {{{{}}}}\n" for k in range(120))
 
 ODD = "<script>alert(1)<script>"
 
@@ -214,6 +218,44 @@ def test_the_share_page_shows_what_the_api_says(tab: Tab, dashboard: str) -> Non
         }
 
 
+def find(tab: Tab, table: str, text: str) -> None:
+    tab.evaluate(f"document.querySelector('input[data-find=\"{table}\"]').focus()")
+    tab.send("Input.insertText", text=text)
+
+
+def read_first(table: str) -> str:
+    """The first column of a table, as a script."""
+    cells = f"document.querySelectorAll('[data-table=\"{table}\"] tbody tr td:first-child')"
+    return f"[...{cells}].map(cell => cell.innerText.trim())"
+
+
+def test_the_fleet_page_shows_nodes_and_what_the_api_says_of_them(tab: Tab, dashboard: str) -> None:
+    page = open_page(tab, f"{dashboard}/fleet")
+    said = fetch(f"{dashboard}/api/statistics/{page['number']}")
+    ((name, record),) = said["nodes"].items()
+    ((node, address, version, build, _, state, problem),) = page["tables"]["fleet/nodes"]
+    assert (node, address, build) == (name, record["address"], record["build"])
+    assert (version, state, problem) == (write(record["version"] or None), "up", "")
+    assert [row[:3] for row in page["tables"]["fleet/resources"]] == [
+        ["cache", "rate", "1 of 1"],
+        ["disk", "share", "1 of 1"],
+        ["many", "share", "1 of 1"],
+    ]
+    assert [row[:2] for row in page["tables"]["fleet/parts"]] == [
+        [resource, name] for resource in ("cache", "disk", "many")
+    ]
+
+
+def test_of_many_tenants_fifty_are_shown_and_any_is_found(tab: Tab, dashboard: str) -> None:
+    for address, table in (("fleet", "fleet/tenants"), ("shares", "many/tenants")):
+        page = open_page(tab, f"{dashboard}/{address}")
+        assert len(page["tables"][table]) == 50
+        find(tab, table, "OMER-11")
+        wanted = ["customer-11", *(f"customer-{k}" for k in range(110, 120))]
+        tab.wait_for(f"{read_first(table)}.sort().join() === {json.dumps(','.join(sorted(wanted)))}")
+    assert tab.errors == []
+
+
 def test_what_a_tenant_gets_is_the_difference_of_two_samples(tab: Tab, daemon: str, dashboard: str) -> None:
     asyncio.run(use(daemon))
     found = False
@@ -241,7 +283,7 @@ def test_a_name_is_shown_never_run(tab: Tab, dashboard: str) -> None:
 
 
 def test_nothing_comes_from_elsewhere(tab: Tab, dashboard: str) -> None:
-    for name in ("rates", "shares", "pools", "quotas", "claims", "alerts"):
+    for name in ("rates", "shares", "pools", "quotas", "claims", "fleet", "alerts"):
         open_page(tab, f"{dashboard}/{name}")
     hosts = {url.split("/")[2] for url in tab.requests if url.startswith(("http", "ws"))}
     assert {host.split(":")[0] for host in hosts} == {"127.0.0.1"}
@@ -270,7 +312,7 @@ def test_keys_turn_pages_and_the_light(tab: Tab, dashboard: str) -> None:
 def test_a_phone_needs_no_sideways_scrolling(tab: Tab, dashboard: str) -> None:
     tab.resize(390, 844, mobile=True)
     try:
-        for name in ("rates", "shares", "alerts"):
+        for name in ("rates", "shares", "fleet", "alerts"):
             open_page(tab, f"{dashboard}/{name}")
             assert tab.evaluate("document.documentElement.scrollWidth") <= 390, name
     finally:

@@ -26,6 +26,9 @@ from bursar.resource.grants import Grant
 from bursar.resource.tallies import TallyCounter
 from bursar.resource.tickets import Granted, Ticket
 
+PATIENCE_S = 5.0
+"""A line that is kept is through long before; one that is waiting by now waits for ever."""
+
 Line = Callable[[Any], Awaitable[None]]
 Break = Callable[[pytest.MonkeyPatch], None]
 
@@ -242,7 +245,7 @@ async def test_a_breach_is_caught(breach: str, tmp_path: Path, monkeypatch: pyte
     async with open_way("here-async", make_policy(tmp_path)) as caller:
         broken(monkeypatch)
         with pytest.raises((lines.Broken, TimeoutError, AssertionError, TypeError, Refused)):
-            async with asyncio.timeout(15):
+            async with asyncio.timeout(PATIENCE_S):
                 await line(caller)
         monkeypatch.undo()
 

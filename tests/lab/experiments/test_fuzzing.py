@@ -11,7 +11,7 @@ from bursar_lab.experiments import fuzzing
 
 @pytest.fixture(autouse=True)
 def short(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(fuzzing, "QUICK_S", 4.0)
+    monkeypatch.setattr(fuzzing, "QUICK_S", 2.0)
 
 
 def test_the_quota_service_outlives_hostile_input(tmp_path: Path) -> None:

@@ -132,8 +132,9 @@ class Facts:
                     ui.label(value).classes("fact-value figures")
 
 
-def choose_shown(tenants: Mapping[str, object], gets: Mapping[str, float]) -> list[str]:
+def choose_shown(tenants: Collection[str], gets: Mapping[str, float]) -> list[str]:
     """Who is drawn: everyone, or where there are too many those that get the most."""
     if len(tenants) <= charts.SHOWN_MAX:
         return list(tenants)
-    return sorted(tenants, key=lambda name: -gets.get(name, 0.0))[: charts.SHOWN_MAX]
+    busy = [name for name in tenants if gets.get(name)] or list(tenants)[: charts.SHOWN_MAX]
+    return heapq.nlargest(charts.SHOWN_MAX, busy, key=lambda name: gets.get(name, 0.0))
