@@ -135,6 +135,18 @@ async def test_a_resource_that_a_new_policy_brings_is_seen_at_every_node(
     assert {record.version for record in reading.nodes.values()} == {2}
 
 
+async def test_of_very_many_tenants_the_busiest_are_read_and_whom_one_looks_for(
+    fleet: Fleet, source: FleetSource, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("bursar.dashboard.fleet.TENANTS_READ", 1)
+    async with await bursar.connect(fleet.url("a")) as b, b.resource("disk").acquire("backup", 3, wait=5):
+        pass
+    await read_until(source, lambda reading: reading.totals.get("a", {})["disk"].granted == 3)
+    found = {find: (await source.read((find,) if find else ())).statistics["disk"] for find in ("", "SIMUL")}
+    assert "backup" in found[""]["tenants"] and found[""]["totals"]["tenants"] == 2
+    assert set(found["SIMUL"]["tenants"]) == {"backup", "simulation"}
+
+
 async def test_a_client_is_told_the_fleet_embedded_too(fleet: Fleet, tmp_path: Path) -> None:
     async with await bursar.connect(fleet.url("b")) as b:
         told = await b.fleet()

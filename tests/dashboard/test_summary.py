@@ -19,7 +19,9 @@ def make_history(*readings: Reading) -> History:
 
 
 def make_reading(tenants: dict[str, dict[str, int]], **more: Any) -> Reading:
-    return Reading({"x": "rate"}, {"x": {"tenants": tenants, "waiting": 4, **more}})
+    total = Total(True, 4, *(sum(row[field] for row in tenants.values()) for field in ("granted", "refused")))
+    figures = {"tenants": tenants, "waiting": 4, **more}
+    return Reading({"x": "rate"}, {"x": figures}, totals={"a": {"x": total}})
 
 
 def node(name: str, **fields: Any) -> NodeRecord:

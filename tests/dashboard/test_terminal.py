@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from typing import Any
 
 import pytest
@@ -25,7 +25,7 @@ class Source:
         self.silent: dict[str, str] = {}
         self.extra: dict[str, Any] = {}
 
-    async def read(self) -> Reading:
+    async def read(self, find: Sequence[str] = ()) -> Reading:
         self.count += 1
         tenants: dict[str, Any] = {
             "acme": {"granted": 40 * self.count, "refused": 0, "waiting": 0},

@@ -102,9 +102,10 @@ async def _read_twice(source: FleetSource, find: str, sort: Sort, every_s: float
     from bursar.dashboard.summary import list_nodes, list_resources, list_tenants
 
     history = History()
-    history.add(time.monotonic(), time.time(), await source.read())
+    wanted = (find,) if find else ()
+    history.add(time.monotonic(), time.time(), await source.read(wanted))
     await asyncio.sleep(every_s)
-    history.add(time.monotonic(), time.time(), await source.read())
+    history.add(time.monotonic(), time.time(), await source.read(wanted))
     tenants, found = list_tenants(history, find, sort.value)
     return {
         "nodes": list_nodes(history),

@@ -7,20 +7,24 @@ to. So one address is enough, and the fleet is still seen when the node at that 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
-from bursar.dashboard.source import Reading, Rows, put_together, read_all
+from bursar.dashboard.source import Reading, Rows, put_together
 from bursar.errors import BursarError
 from bursar.fleet.layout import NodeRecord
 from bursar.resource.wire import FleetTold
 from bursar.runtime.client import Bursar
+from bursar.runtime.figures import read_figures
 
 CONNECT_TIMEOUT_S = 2.0
 """A node that does not answer holds up the others' figures no longer than this."""
 
 RETRY_S = 5.0
+
+TENANTS_READ = 500
+"""Of each resource at each node: those that used most since it started. Others are found by name."""
 
 Connect = Callable[[str], Awaitable[Bursar]]
 """Reaches a daemon by its address."""
@@ -57,7 +61,7 @@ class FleetSource:
             await self.close()
             raise
 
-    async def read(self) -> Reading:
+    async def read(self, find: Sequence[str] = ()) -> Reading:
         told = await self._ask(self._links)
         nodes = _join(told)
         links = {link.node for link in self._links.values() if link.node}
@@ -67,7 +71,7 @@ class FleetSource:
         told |= await self._ask({url: self._links[url] for url in wanted if url in self._links})
         nodes = _join(told)
         await asyncio.gather(*(self._renew(url, nodes) for url in list(told)))
-        rows = await self._count({told[url].name: self._links[url] for url in reversed(told)})
+        rows = await self._count({told[url].name: self._links[url] for url in reversed(told)}, find)
         await self._forget(nodes)
         return put_together(rows, nodes, self._list_silent(nodes, rows))
 
@@ -121,15 +125,12 @@ class FleetSource:
                 links[url].node, links[url].head = answer.name, None
         return told
 
-    async def _count(self, links: Mapping[str, Link]) -> dict[str, Rows]:
+    async def _count(self, links: Mapping[str, Link], find: Sequence[str]) -> dict[str, Rows]:
         """Of each node, once, however many addresses lead to it."""
-        answers = await asyncio.gather(*(self._count_one(node, link) for node, link in links.items()))
+        counting = (_try(_count_all(link.b, find), self._problems, node) for node, link in links.items())
+        answers = await asyncio.gather(*counting)
         found = zip(links, answers, strict=True)
         return dict(sorted((node, rows) for node, rows in found if rows is not None))
-
-    async def _count_one(self, node: str, link: Link) -> Rows | None:
-        doors = {name: link.b.resource(name) for name in link.b.resources}
-        return await _try(read_all(doors), self._problems, node)
 
     def _list_silent(self, nodes: Mapping[str, NodeRecord], counted: Mapping[str, Any]) -> dict[str, str]:
         """Nodes that can be asked and did not answer, with why; a seed that never did, by its address."""
@@ -146,6 +147,13 @@ class FleetSource:
             for name, url in wanted.items()
             if name not in counted
         }
+
+
+async def _count_all(b: Bursar, find: Sequence[str]) -> Rows:
+    return [
+        (name, b.resource(name).kind, read_figures(await b.statistics(name, most=TENANTS_READ, find=find)))
+        for name in b.resources
+    ]
 
 
 async def _try(work: Awaitable[T], problems: dict[str, str], key: str) -> T | None:

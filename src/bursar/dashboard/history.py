@@ -19,6 +19,9 @@ ROWS_KEPT = 300_000
 WHOLE_KEPT = 20
 """Samples kept whole, to be asked for by number; of older ones only what lines are drawn from."""
 
+LOOKED_FOR_SAMPLES = 4
+LOOKED_FOR_MAX = 16
+
 
 @dataclass(frozen=True)
 class Sample:
@@ -36,6 +39,7 @@ class History:
     def __init__(self) -> None:
         self._samples: deque[Sample] = deque()
         self._count = 0
+        self._looked_for: dict[str, int] = {}
         self._latest_rates: dict[tuple[str, tuple[str, ...]], dict[str, float]] = {}
 
     def add(self, at_s: float, wall_s: float, reading: Reading) -> Sample:
@@ -54,6 +58,18 @@ class History:
     @property
     def latest(self) -> Sample | None:
         return self._samples[-1] if self._samples else None
+
+    def look_for(self, text: str) -> None:
+        """Somebody looks for tenants with this in their names: the next samples are to have them."""
+        if text:
+            self._looked_for[text] = self._count
+
+    @property
+    def looked_for(self) -> list[str]:
+        """What was looked for since the last few samples, the latest first."""
+        recent = {text: at for text, at in self._looked_for.items() if at > self._count - LOOKED_FOR_SAMPLES}
+        self._looked_for = recent
+        return sorted(recent, key=lambda text: -recent[text])[:LOOKED_FOR_MAX]
 
     @property
     def before(self) -> Sample | None:
@@ -115,6 +131,12 @@ def tenants_of(figures: Mapping[str, Any]) -> Mapping[str, Mapping[str, Any]]:
     """The figures by tenant."""
     found: Mapping[str, Mapping[str, Any]] = figures.get("tenants", {})
     return found
+
+
+def count_tenants(figures: Mapping[str, Any]) -> int:
+    """All of them, also those without figures here."""
+    whole = figures.get("totals")
+    return whole["tenants"] if whole else len(tenants_of(figures))
 
 
 def _compare(

@@ -84,8 +84,9 @@ class DashboardServer:
             await self._sample()
 
     async def _sample(self) -> None:
-        reading = await self._source.read()
-        self._board.history.add(time.monotonic(), time.time(), reading)
+        history = self._board.history
+        reading = await self._source.read(history.looked_for)
+        history.add(time.monotonic(), time.time(), reading)
 
     async def run(self) -> None:
         """Until it ends by itself, which is an error, or is cancelled."""

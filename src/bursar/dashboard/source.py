@@ -61,7 +61,8 @@ Rows = Sequence[tuple[str, str, Figures]]
 
 
 class Source(Protocol):
-    async def read(self) -> Reading: ...
+    async def read(self, find: Sequence[str] = ()) -> Reading:
+        """`find`: tenants with one of these in their names are wanted, however little they use."""
 
     async def close(self) -> None: ...
 
@@ -73,7 +74,7 @@ class NodesSource:
         self._nodes = nodes
         self._seen: set[str] = set()
 
-    async def read(self) -> Reading:
+    async def read(self, find: Sequence[str] = ()) -> Reading:
         nodes = dict(self._nodes())
         self._seen |= set(nodes)
         silent = dict.fromkeys(sorted(self._seen - set(nodes)), "the node is down")
@@ -104,12 +105,12 @@ def put_together(
 
 
 def add_up(figures: Figures) -> Total:
-    tenants = figures["tenants"].values()
+    def add(field: str) -> int:
+        whole = figures.get("totals")  # where there are not rows of all tenants
+        return whole[field] if whole else sum(row.get(field, 0) for row in figures["tenants"].values())
+
     return Total(
-        ready=figures["ready"],
-        waiting=figures["waiting"],
-        granted=sum(row.get("granted", 0) for row in tenants),
-        refused=sum(row.get("refused", 0) for row in tenants),
+        ready=figures["ready"], waiting=figures["waiting"], granted=add("granted"), refused=add("refused")
     )
 
 

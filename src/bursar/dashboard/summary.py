@@ -7,10 +7,10 @@ from __future__ import annotations
 
 import heapq
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from typing import Any
 
-from bursar.dashboard.history import History, Sample, tenants_of
+from bursar.dashboard.history import History, Sample, count_tenants, tenants_of
 from bursar.dashboard.source import Reading
 from bursar.fleet.layout import NodeRecord
 
@@ -99,9 +99,9 @@ def list_resources(history: History) -> list[Row]:
             "kind": kind,
             "ready": _count_ready(sample, name),
             "waiting": sample.reading.statistics[name].get("waiting", 0),
-            "granted_s": _add(history.latest_rates(name, ("granted",))),
-            "refused_s": _add(history.latest_rates(name, ("refused",))),
-            "tenants": len(tenants_of(sample.reading.statistics[name])),
+            "granted_s": _add(history, name, "granted"),
+            "refused_s": _add(history, name, "refused"),
+            "tenants": count_tenants(sample.reading.statistics[name]),
         }
         for name, kind in sample.reading.kinds.items()
     ]
@@ -113,8 +113,14 @@ def _count_ready(sample: Sample, resource: str) -> str:
     return f"{sum(total.ready for total in found)} of {len(found)}"
 
 
-def _add(rates: Mapping[str, float]) -> float | None:
-    return round(sum(rates.values()), 1) if rates else None
+def _add(history: History, resource: str, figure: str) -> float | None:
+    """Over the nodes of which it is known."""
+    sample, before = history.latest, history.before
+    assert sample is not None
+    nodes = [node for node, totals in sample.reading.totals.items() if resource in totals]
+    rates = [_compare(before, sample, node, resource, figure) for node in nodes]
+    known = [rate for rate in rates if rate is not None]
+    return round(sum(known), 1) if known else None
 
 
 def list_parts(history: History) -> list[Row]:
@@ -148,7 +154,9 @@ def _compare(before: Sample | None, after: Sample, node: str, resource: str, fig
 def list_tenants(
     history: History, find: str = "", sort: str = "use", most: int = ROWS_MAX
 ) -> tuple[list[Row], int]:
-    """The first of those whose name has `find` in it, and how many there are."""
+    """The first of those whose name has `find` in it, and how many there are: where nothing is looked
+    for, those without figures are counted too."""
+    history.look_for(find)
     sample = history.latest
     if sample is None:
         return [], 0
@@ -162,7 +170,8 @@ def list_tenants(
     def order(row: Row) -> tuple[float, str, str]:
         return (0 if figure == "tenant" else -(row[figure] or 0)), row["tenant"], row["resource"]
 
-    return heapq.nsmallest(most, rows, key=order), len(rows)
+    found = len(rows) if find else sum(map(count_tenants, sample.reading.statistics.values()))
+    return heapq.nsmallest(most, rows, key=order), found
 
 
 def _read_tenants(sample: Sample, history: History, resource: str, wanted: str) -> Iterator[Row]:

@@ -151,7 +151,8 @@ class Top(App[None]):
 
     async def read(self) -> None:
         """One sample."""
-        self.history.add(time.monotonic(), time.time(), await self._source.read())
+        reading = await self._source.read((self._find,) if self._find else ())
+        self.history.add(time.monotonic(), time.time(), reading)
         self._show()
 
     def _show(self) -> None:
@@ -215,6 +216,7 @@ class Top(App[None]):
     def on_input_changed(self, event: Input.Changed) -> None:
         self._find = event.value
         self._show()
+        self.run_worker(self.read(), group="finding", exclusive=True)  # of others than the busiest
 
     def on_input_submitted(self) -> None:
         self._close_find()

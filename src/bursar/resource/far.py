@@ -72,6 +72,11 @@ class Far:
             if tenant is not None:
                 decider.door.hand.end(tenant)
 
+    async def count(self, resource: str, most: int, find: Sequence[str]) -> Statistics:
+        reply = await self._line.ask(wire.Count(resource, most, tuple(find)))
+        assert isinstance(reply, wire.Counted), "asked for"
+        return reply.statistics
+
     async def ask_fleet(self) -> wire.FleetTold:
         reply = await self._line.ask(wire.Fleet())
         assert isinstance(reply, wire.FleetTold), "asked for"

@@ -97,6 +97,14 @@ class WaitCounter:
         return Waited(counts=tuple(self._counts), sum_s=self._sum_s)
 
 
+class Totals(msgspec.Struct, frozen=True, kw_only=True):
+    """What all tenants together have, where there are not rows of all of them."""
+
+    tenants: int
+    granted: int
+    refused: int
+
+
 class Statistics(msgspec.Struct, frozen=True, kw_only=True):
     """A resource: what the door counted, and what its kind says (`part`)."""
 
@@ -111,3 +119,4 @@ class Statistics(msgspec.Struct, frozen=True, kw_only=True):
     waited: Annotated[Waited, histogram("how long requests waited", "seconds")]
     part: Any
     alerts: Annotated[tuple[Alert, ...], listed("what was told lately, newest last")] = ()
+    totals: Annotated[Totals | None, listed("of all tenants, where rows were left out")] = None

@@ -90,7 +90,11 @@ class Explain(Message, frozen=True):
 
 
 class Count(Message, frozen=True):
+    """`most`, `find`: which tenants' rows (`bursar.resource.excerpts`); 0 for those of all."""
+
     resource: str
+    most: int = 0
+    find: tuple[str, ...] = ()
 
 
 class Do(Message, frozen=True):

@@ -6,7 +6,7 @@ import asyncio
 import os
 import random
 import secrets
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Protocol
@@ -49,6 +49,8 @@ class Backend(Protocol):
 
     @property
     def clock(self) -> Clock: ...
+
+    async def count(self, resource: str, most: int, find: Sequence[str]) -> Statistics: ...
 
     async def ask_fleet(self) -> FleetTold: ...
 
@@ -203,9 +205,13 @@ class Bursar:
             page = told["next"]
         return found
 
-    async def statistics(self, resource: str) -> Statistics:
-        """What is counted where it is decided: here, or at the daemon."""
-        return await self.resource(resource).statistics()
+    async def statistics(self, resource: str, *, most: int = 0, find: Sequence[str] = ()) -> Statistics:
+        """What is counted where it is decided: here, or at the daemon. Where there are very many
+        tenants: only rows of the `most` that used most, and of some whose names have one of `find` in
+        them; then `totals` says what all have together."""
+        if not most:
+            return await self.resource(resource).statistics()
+        return await self._backend.count(self.resource(resource).name, most, find)
 
     async def fleet(self) -> FleetTold:
         """Which node answers, and which nodes are up."""
@@ -268,6 +274,9 @@ class Remote:
 
     async def open(self, timeout_ns: int) -> None:
         await self._far.open(timeout_ns)
+
+    async def count(self, resource: str, most: int, find: Sequence[str]) -> Statistics:
+        return await self._far.count(resource, most, find)
 
     async def ask_fleet(self) -> FleetTold:
         return await self._far.ask_fleet()

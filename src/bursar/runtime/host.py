@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from urllib.parse import quote
 
@@ -15,6 +15,8 @@ from bursar.policy import Policy
 from bursar.policy.values import QuotaPolicy, RatePolicy, ResourcePolicy
 from bursar.rates.blocks import JOURNALLED_ABOVE_NS
 from bursar.resource.door import Resource
+from bursar.resource.excerpts import excerpt
+from bursar.resource.statistics import Statistics
 from bursar.resource.wire import FleetTold
 from bursar.runtime import kinds, logs
 from bursar.runtime.limits import Limits, fit_connections
@@ -154,6 +156,9 @@ class Host:
     def nodes(self) -> Mapping[str, NodeRecord]:
         """Those that are up, this one as it is now."""
         return {**self.membership.view.up, self.world.name: self.membership.follower.record}
+
+    async def count(self, resource: str, most: int, find: Sequence[str]) -> Statistics:
+        return excerpt(await self.resources[resource].statistics(), most, find)
 
     async def ask_fleet(self) -> FleetTold:
         return FleetTold(self.world.name, self.nodes())

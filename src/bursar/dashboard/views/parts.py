@@ -10,6 +10,7 @@ from nicegui import ui
 
 from bursar.dashboard import charts
 from bursar.dashboard.charts import Options
+from bursar.dashboard.history import History, count_tenants, tenants_of
 from bursar.dashboard.summary import ROWS_MAX as TENANTS_MAX
 from bursar.dashboard.writing import write
 
@@ -68,25 +69,33 @@ class TenantTable:
                 self._find = Find(name, self._choose)
             self._table = Table(name, columns)
             self._more = ui.label().classes("text-caption figures")
-        self._names: Collection[str] = ()
+        self._history: History | None = None
+        self._figures: Mapping[str, Any] = {}
         self._use: Mapping[str, float] = {}
         self._make: Callable[[str], Mapping[str, Any]] = lambda name: {}
 
     def show(
-        self, names: Collection[str], use: Mapping[str, float], make: Callable[[str], Mapping[str, Any]]
+        self,
+        history: History,
+        figures: Mapping[str, Any],
+        use: Mapping[str, float],
+        make: Callable[[str], Mapping[str, Any]],
     ) -> None:
-        """`make` gives the row of a tenant."""
-        self._names, self._use, self._make = names, use, make
+        """`figures` are the resource's; `make` gives the row of a tenant."""
+        self._history, self._figures, self._use, self._make = history, figures, use, make
         self._choose()
 
     def _choose(self) -> None:
+        if self._history is None:
+            return
         wanted = self._find.text.casefold()
-        found = [name for name in self._names if wanted in name.casefold()]
+        self._history.look_for(wanted)
+        found = [name for name in tenants_of(self._figures) if wanted in name.casefold()]
         shown = found
         if len(found) > TENANTS_MAX:
             shown = heapq.nlargest(TENANTS_MAX, found, key=lambda name: self._use.get(name, 0.0))
         self._table.show([self._make(name) for name in shown])
-        hidden = len(found) - len(shown)
+        hidden = (len(found) if wanted else count_tenants(self._figures)) - len(shown)
         self._more.set_text(f"and {hidden:,} more, who use less: search for them")
         self._more.set_visibility(hidden > 0)
 

@@ -74,7 +74,7 @@ class QuotaView:
                 for ledger, line in row.get("ledgers", {}).items()
             ]
         )
-        self._tenants.show(tenants, gets, lambda name: {"tenant": name, **tenants[name]})
+        self._tenants.show(history, statistics, gets, lambda name: {"tenant": name, **tenants[name]})
 
 
 def _write_account(account: str, row: Mapping[str, Any]) -> dict[str, Any]:

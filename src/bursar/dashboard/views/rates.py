@@ -49,7 +49,7 @@ class RateView:
         self._facts.show({key: statistics[key] for key in ("leading", "epoch", "period", "shadow")})
         self._show_promises({name: tenants[name] for name in drawn}, gets, statistics["period_s"])
         self._tenants.show(
-            tenants, gets, lambda name: {"tenant": name, "gets": gets.get(name), **tenants[name]}
+            history, statistics, gets, lambda name: {"tenant": name, "gets": gets.get(name), **tenants[name]}
         )
         self._lines.show(charts.draw_lines(lines, "a second"), "" if lines else "not two samples yet")
         for chart, field in ((self._tokens, "allowance"), (self._waiting, "waiting")):

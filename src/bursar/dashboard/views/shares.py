@@ -54,7 +54,10 @@ class ShareView:
         self._lines.show(charts.draw_lines(lines, "a second"), "" if lines else "not two samples yet")
         self._owed.show(charts.draw_lines(history.levels(self._name, "record", drawn), "tokens"))
         self._tenants.show(
-            tenants, gets, lambda name: {"tenant": name, **tenants[name], **_changes(tenants[name])}
+            history,
+            statistics,
+            gets,
+            lambda name: {"tenant": name, **tenants[name], **_changes(tenants[name])},
         )
 
 
