@@ -160,6 +160,7 @@ class Follower:
 
     async def enter(self) -> None:
         """Say that the node is up, and see who else is. Raises UsageError for a name that is taken."""
+        await self._persist(lambda: layout.prepare(self._world.store))
         await self._persist(self._enter)
         await self._persist(self._join)
         await self._persist(self._look_around)
