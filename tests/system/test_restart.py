@@ -113,11 +113,20 @@ async def watch_ready(metrics: str, url: str) -> tuple[float, float]:
     ready_at = time.monotonic()
     async with await api.connect(url) as b:
         for name in LOST:
-            try:
-                await (await b.resource(name).acquire("acme", wait=0.5)).release()
-            except Refused:
-                continue
+            await decide(b.resource(name))
     return ready_at, time.monotonic()
+
+
+async def decide(resource: Any) -> None:
+    """Ask until there is a decision; how long that took is what is measured."""
+    while True:
+        try:
+            await (await resource.acquire("acme", wait=0.5)).release()
+        except Unknown:
+            continue
+        except Refused:
+            return
+        return
 
 
 def serve(path: Path) -> Process:
