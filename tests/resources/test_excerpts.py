@@ -6,15 +6,15 @@ import msgspec
 import pytest
 
 from bursar.policy import build
-from bursar.resource.excerpts import excerpt
+from bursar.resource.excerpts import Wanted, excerpt
 from bursar.resource.statistics import Statistics, Tally, Waited
 from bursar.runtime.client import Bursar
 
 USED = {"large": 90, "small": 1, "Middle": 30, "idle": 0}
 
 
-def make_statistics(part: object = None) -> Statistics:
-    return Statistics(
+def take(most: int, *find: str) -> Statistics:
+    whole = Statistics(
         resource="x",
         kind="rate",
         shadow=False,
@@ -22,24 +22,25 @@ def make_statistics(part: object = None) -> Statistics:
         ready=True,
         waiting=0,
         ahead=0,
-        tenants={name: Tally(granted=used, refused=1) for name, used in USED.items()},
+        tenants={name: Tally(granted=used) for name, used in USED.items()},
         waited=Waited(),
-        part=part,
+        part=None,
     )
+    counts = {name: (used, 1) for name, used in USED.items() if used} | {"gone": (99, 0)}
+    return excerpt(whole, counts, Wanted(most, find))
 
 
 def test_rows_are_those_of_the_busiest_and_of_whom_one_looks_for() -> None:
-    whole = make_statistics()
-    assert list(excerpt(whole, 2).tenants) == ["large", "Middle"]
-    assert set(excerpt(whole, 1, ["IDL", "mid"]).tenants) == {"large", "idle", "Middle"}
-    assert excerpt(whole, 1, ["nobody"]).tenants.keys() == {"large"}
-    assert excerpt(whole, 0) is whole, "0 is everyone"
+    assert list(take(2).tenants) == ["large", "Middle"]
+    assert set(take(1, "IDL", "mid").tenants) == {"large", "idle", "Middle"}
+    assert take(1, "nobody").tenants.keys() == {"large"}
+    assert take(9).tenants.keys() == USED.keys(), "those that used nothing, where there is room"
 
 
 def test_what_all_tenants_have_together_is_still_said() -> None:
-    totals = excerpt(make_statistics(), 1).totals
+    totals = take(1).totals
     assert totals is not None
-    assert (totals.tenants, totals.granted, totals.refused) == (4, 121, 4)
+    assert (totals.tenants, totals.granted, totals.refused) == (4, 121, 3)
 
 
 RESOURCES = {

@@ -23,7 +23,7 @@ from bursar.policy.values import PoolPolicy, RatePolicy, suggest
 from bursar.resource import wire
 from bursar.resource.client_lots import ClientLots
 from bursar.resource.door import Resource
-from bursar.resource.excerpts import excerpt
+from bursar.resource.excerpts import Wanted
 from bursar.resource.guarded import Guarded, write_unknown
 from bursar.resource.hand import AHEAD_MAX
 from bursar.resource.sessions import Held, Out, Session
@@ -138,8 +138,8 @@ class Clients:
             case wire.Explain():
                 return wire.Explained(await self._find(session, message.resource).explain(message.tenant))
             case wire.Count():
-                counted = await self._find(session, message.resource).statistics()
-                return wire.Counted(excerpt(counted, message.most, message.find))
+                wanted = Wanted(message.most, message.find) if message.most > 0 else None
+                return wire.Counted(await self._find(session, message.resource).statistics(wanted))
             case wire.Do():
                 found = self._find(session, message.resource)
                 return wire.Done(await found.do(message.verb, message.arguments))

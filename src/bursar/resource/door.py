@@ -17,6 +17,7 @@ from bursar.resource.asking import Asking
 from bursar.resource.checks import check_amount, check_name, check_wait
 from bursar.resource.deadlines import Deadlines
 from bursar.resource.decider import Decider, Explanation, Verb
+from bursar.resource.excerpts import Wanted, excerpt
 from bursar.resource.grants import Acquisition, Grant
 from bursar.resource.hand import Hand
 from bursar.resource.lots import Issue
@@ -328,14 +329,19 @@ class Resource:
         found = self.decider.explain(tenant)
         return found if isinstance(found, Explanation) else await found
 
-    async def statistics(self, may: Callable[[str], bool] | None = None) -> Statistics:
-        """What is counted where it is decided: here, or at the daemon. `may`: only of these tenants."""
+    async def statistics(
+        self, may: Callable[[str], bool] | None = None, wanted: Wanted | None = None
+    ) -> Statistics:
+        """What is counted where it is decided: here, or at the daemon. `may`: only of these tenants;
+        `wanted`: of so many of them, for a resource that is decided here."""
         found = self.decider.statistics()
         if isinstance(found, Awaitable):
             found = await found
         counted = found if isinstance(found, Statistics) else self._count(found)
         if may is not None:
             counted = restrict(counted, self.policy, may)
+        if wanted is not None:
+            counted = excerpt(counted, self._count_tokens(), wanted)
         return counted if counted is found else await freeze(counted)
 
     def snapshot(self) -> Statistics:
@@ -357,6 +363,12 @@ class Resource:
             part=part,
             alerts=tuple(self.alerts),
         )
+
+    def _count_tokens(self) -> dict[str, tuple[int, int]]:
+        """Granted and refused, of those who asked."""
+        spent = {name: lot.spent for name, lot in self._lots.items()}
+        tallies = self._tallies.items()
+        return {name: (tally.granted + spent.get(name, 0), tally.refused) for name, tally in tallies}
 
     def tallies(self) -> Rows[Tally]:
         """By tenant; those that the policy lists and those that asked. "*": tenants of templates that

@@ -15,6 +15,7 @@ from bursar.fleet import rights
 from bursar.fleet.rights import ALL, Caller
 from bursar.resource.decider import Explanation
 from bursar.resource.door import Resource
+from bursar.resource.excerpts import Wanted
 from bursar.resource.only import find_tenant
 from bursar.resource.statistics import Statistics
 
@@ -97,11 +98,11 @@ class Guarded:
         self._check_tenant("read", tenant)
         return await self.door.explain(tenant)
 
-    async def statistics(self) -> Statistics:
+    async def statistics(self, wanted: Wanted | None = None) -> Statistics:
         if self._may_all("read"):
-            return await self.door.statistics()
+            return await self.door.statistics(wanted=wanted)
         self._check_some("read")
-        return await self.door.statistics(self._filter("read"))
+        return await self.door.statistics(self._filter("read"), wanted)
 
     async def do(self, verb: str, arguments: Mapping[str, Any]) -> Any:
         """A verb of the kind's own."""

@@ -15,7 +15,7 @@ from bursar.policy import Policy
 from bursar.policy.values import QuotaPolicy, RatePolicy, ResourcePolicy
 from bursar.rates.blocks import JOURNALLED_ABOVE_NS
 from bursar.resource.door import Resource
-from bursar.resource.excerpts import excerpt
+from bursar.resource.excerpts import Wanted
 from bursar.resource.statistics import Statistics
 from bursar.resource.wire import FleetTold
 from bursar.runtime import kinds, logs
@@ -158,7 +158,7 @@ class Host:
         return {**self.membership.view.up, self.world.name: self.membership.follower.record}
 
     async def count(self, resource: str, most: int, find: Sequence[str]) -> Statistics:
-        return excerpt(await self.resources[resource].statistics(), most, find)
+        return await self.resources[resource].statistics(wanted=Wanted(most, tuple(find)))
 
     async def ask_fleet(self) -> FleetTold:
         return FleetTold(self.world.name, self.nodes())
