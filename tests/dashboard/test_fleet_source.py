@@ -23,7 +23,7 @@ store = "sqlite://{folder}/store.db"
 [daemon]
 name = "{name}"
 listen = "127.0.0.1:0"
-metrics = "off"
+http = "off"
 state = "{folder}/{name}"
 [resource.disk]
 kind = "share"

@@ -54,7 +54,7 @@ RESOURCES = {
 
 @pytest.mark.parametrize("name", RESOURCES)
 async def test_every_kinds_tables_of_tenants_are_short_and_the_rest_is_whole(name: str, tmp_path) -> None:
-    daemon = {"state": str(tmp_path), "metrics": "off"}
+    daemon = {"state": str(tmp_path), "http": "off"}
     policy = build({"daemon": daemon, "resource": {name: RESOURCES[name]}})
     async with Bursar(policy) as b:
         for tenant in ("acme", "acme", "other") if name != "things" else ():
