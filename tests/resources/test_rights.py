@@ -384,3 +384,20 @@ def is_denied(reply: Any) -> bool:
 
 def test_every_kind_is_tried() -> None:
     assert set(RESOURCES.values()) == set(kinds.MODULES)
+
+
+async def test_the_fleet_is_told_to_who_may_read_everything(place: Wire) -> None:
+    """Where nodes are and what troubles them is nobody's tenant's."""
+    for scope in RIGHTS:
+        reply = await place.ask(scope, wire.Fleet())
+        assert isinstance(reply, wire.FleetTold if scope == Scope(verbs=("read",)) else wire.Denied), scope
+
+
+async def test_what_is_left_out_of_statistics_is_not_told_in_their_totals(place: Wire) -> None:
+    """An excerpt is taken of what the caller may read."""
+    await (await (await place.connect(EVERYTHING)).resource("disk").acquire("globex", 7, wait=5)).release()
+    message = wire.Count("disk", 1, ("globex",))
+    reply = await place.ask(Scope(verbs=("read",), tenants=("acme",)), message)
+    assert reply.statistics.tenants.keys() == {"acme"}
+    assert reply.statistics.totals.tenants == 1
+    assert reply.statistics.totals.granted == reply.statistics.tenants["acme"].granted
