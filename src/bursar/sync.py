@@ -313,8 +313,8 @@ class Bursar:
     def explain(self, resource: str, tenant: str) -> Explanation:
         return self._thread.wait_for(self._bursar.explain(resource, tenant))
 
-    def statistics(self, resource: str) -> Statistics:
-        return self._thread.wait_for(self._bursar.statistics(resource))
+    def statistics(self, resource: str, *, most: int = 0, find: Sequence[str] = ()) -> Statistics:
+        return self._thread.wait_for(self._bursar.statistics(resource, most=most, find=find))
 
     def set_tenants(self, resource: str, tenants: Mapping[str, Mapping[str, Any] | None]) -> None:
         self._thread.wait_for(self._bursar.set_tenants(resource, tenants))
