@@ -32,7 +32,7 @@ def own(folder: Path, name: str, text: str | None = TEXT, *, state: str = "") ->
     settings = {
         "name": name,
         "state": f"{folder}/{state or name}",
-        "session_timeout": "1s",
+        "session_timeout": "4s",
         "listen": "127.0.0.1:0",
     }
     return settle(policy, settings, f"sqlite://{folder}/store.db")

@@ -36,6 +36,18 @@ def prepare(policies: Iterable[ResourcePolicy]) -> None:
             module.compile_kernels()
 
 
+def prepare_all() -> None:
+    """The same for every kind whose packages are installed: for a node that does not know yet which it
+    will serve, so that the first policy does not find it compiling."""
+    for module in MODULES.values():
+        try:
+            loaded = import_module(module)
+        except ModuleNotFoundError:
+            continue  # a policy that names it is answered with the extra that is missing
+        if module == MODULES["rate"]:
+            loaded.compile_kernels()
+
+
 def open_resource(world: World, policy: ResourcePolicy) -> Resource:
     """The resource of a policy, not started yet. Raises UsageError if its kind cannot be loaded."""
     module = _load(policy)
