@@ -87,11 +87,15 @@ class Tale:
         fields |= {"resource": resource, "tenant": tenant, "amount": amount, "answer": answer}
         return self.write(client, op, at, at + took if end is None else end, **fields)
 
-    def begin(self, at: float, resource: str, *, wait_ms: float = 0, client: str = "c1", of: str = "acquire") -> int:
+    def begin(
+        self, at: float, resource: str, *, wait_ms: float = 0, client: str = "c1", of: str = "acquire"
+    ) -> int:
         number = len(self.files.get(client, [])) + 1
         return self.write(client, "begin", at, None, n=number, of=of, resource=resource, wait_ms=wait_ms)
 
-    def settle(self, at: float, grant: int, used: int, *, client: str = "c1", is_: str = "done", **fields: Any) -> int:
+    def settle(
+        self, at: float, grant: int, used: int, *, client: str = "c1", is_: str = "done", **fields: Any
+    ) -> int:
         fields = {"grant": grant, "used": used, "answer": {"is": is_}, **fields}
         return self.write(client, "settle", at, at + 0.001, **fields)
 

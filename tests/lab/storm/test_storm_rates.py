@@ -20,7 +20,9 @@ CUT = POLICY.replace('"10/s"', '"4/s"')
 RAISED = POLICY.replace('"10/s"', '"30/s"')
 
 
-def tell_period(tale: Tale, period: int, amounts: list[int], tenant: str = "acme", **fields: object) -> list[int]:
+def tell_period(
+    tale: Tale, period: int, amounts: list[int], tenant: str = "acme", **fields: object
+) -> list[int]:
     """Grants in one period of a second, which is open from its number on."""
     return [
         tale.ask(period + 0.05 * at, "api", tenant, amount, told={"period": period}, **fields)
@@ -48,7 +50,9 @@ def test_clients_that_are_each_within_the_limit_are_added_up() -> None:
     assert places(breach) == ["c1:1", "c2:1"]
 
 
-@pytest.mark.parametrize(("tenant", "limit"), [("guest/x", 5), ("guest/x/y", 5), ("stranger", 2), ("guest", 2)])
+@pytest.mark.parametrize(
+    ("tenant", "limit"), [("guest/x", 5), ("guest/x/y", 5), ("stranger", 2), ("guest", 2)]
+)
 def test_whom_a_template_gives_its_terms(tenant: str, limit: int) -> None:
     tale = Tale(POLICY)
     tell_period(tale, 7, [limit], tenant)

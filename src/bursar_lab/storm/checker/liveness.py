@@ -95,7 +95,7 @@ def _check_unanswered(history: History) -> Iterator[Breach]:
         if until - still_ns > due_at and not paused.touch(op.at, until):
             sentence = (
                 f"{asked} of {op.resource or 'several'} had no answer "
-                f"{(until - op.at) / SECOND_NS:.1f} s after it was asked, and might wait {op.wait_ms or 0:g} ms"
+                f"{(until - op.at) / SECOND_NS:.1f} s after it was asked; its wait was {op.wait_ms or 0:g} ms"
             )
             yield make_breach(PROMISE, due_at, sentence, [op])
 

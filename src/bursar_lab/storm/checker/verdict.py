@@ -107,7 +107,8 @@ def _decide(
 
 
 def _list_notes(history: History) -> list[str]:
-    notes = [f"{name} had nothing to judge" for name in PROMISES if not history.judged[name]]
+    idle = [name for name in PROMISES if not history.judged[name]]
+    notes = [f"nothing to judge: {', '.join(idle)}"] if idle else []
     harness = history.others.get("harness", [])
     if harness:
         first = harness[0]
@@ -145,7 +146,8 @@ def write_report(verdict: Verdict) -> Iterator[str]:
         yield from (f"  {place}" for place in first.places)
         by_promise = Counter(breach.promise for breach in verdict.breaches)
         yield "breaches: " + ", ".join(f"{name} {count}" for name, count in by_promise.most_common())
-        yield from (f"  {breach.promise}: {breach.sentence}" for breach in _first_of_each(verdict.breaches))
+        for breach in _first_of_each(verdict.breaches[1:], {first.promise}):
+            yield f"  {breach.promise}: {breach.sentence} ({breach.places[0]})"
     for asked, counts in sorted(verdict.operations.items()):
         yield f"{asked}: " + ", ".join(f"{count} {answer}" for answer, count in counts.most_common())
     judged = ", ".join(f"{name} {count}" for name, count in verdict.judged.items() if count)
@@ -154,8 +156,8 @@ def write_report(verdict: Verdict) -> Iterator[str]:
     yield f"{verdict.seconds:.1f} s, of which {verdict.stood_seconds:.1f} s left out: the machine stood still"
 
 
-def _first_of_each(breaches: list[Breach]) -> Iterator[Breach]:
-    seen: set[str] = set()
+def _first_of_each(breaches: list[Breach], seen: set[str]) -> Iterator[Breach]:
+    """The first breach of each promise that was not seen yet."""
     for breach in breaches:
         if breach.promise not in seen:
             seen.add(breach.promise)
