@@ -11,7 +11,6 @@ from bursar_lab.storm.checker.breaches import Breach
 from bursar_lab.storm.checker.history import History
 from bursar_lab.storm.checker.lines import Line, read_line
 from bursar_lab.storm.checker.policies import read_policy
-from bursar_lab.storm.checker.reading import make_history
 from bursar_lab.storm.checker.verdict import PROMISES
 
 SECOND_NS = 1_000_000_000
@@ -115,7 +114,7 @@ class Tale:
 
     def history(self) -> History:
         policies = {name: read_policy(text) for name, text in self.policies.items()}
-        return make_history(self.lines(), policies, self.about)
+        return History(self.lines(), policies, self.about)
 
     def check(self, promise: str) -> list[Breach]:
         """What one promise finds; the others must find nothing, or the tale is about more than it says."""

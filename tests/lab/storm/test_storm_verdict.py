@@ -16,7 +16,8 @@ from typer.testing import CliRunner
 
 from bursar.cli import make_app
 from bursar_lab.storm import witness
-from bursar_lab.storm.checker.reading import HistoryError, read_folder
+from bursar_lab.storm.checker.lines import HistoryError
+from bursar_lab.storm.checker.reading import read_folder
 from bursar_lab.storm.checker.verdict import PROMISES, judge, judge_folder, write_report
 
 ROOT = Path(__file__).parents[3]

@@ -9,7 +9,8 @@ what the documentation promises.
 - `lines`, `reading`   a folder's lines as values; `history` holds them, sorted by what they are
 - `grants`             what clients were told, one value for each resource of each answer, and what
                        came back of it
-- `changes`            which texts and terms could have been in force between two moments
+- `changes`            which texts and terms could have been in force between two moments; `applied`
+                       finds them in what operators did
 - `spans`, `troubles`  stretches of time: the machine stood, a fault was open, all was calm
 - `windows`            the fullest stretches among many operations
 - one module for each promise, each with `check(history) -> list[Breach]`: `answers`, `rates`,
@@ -25,7 +26,8 @@ how much was judged, so that a check that had nothing to look at is seen.
 
 from bursar_lab.storm.checker.breaches import Breach, Place
 from bursar_lab.storm.checker.history import History
-from bursar_lab.storm.checker.reading import HistoryError, read_folder
+from bursar_lab.storm.checker.lines import HistoryError
+from bursar_lab.storm.checker.reading import read_folder
 from bursar_lab.storm.checker.verdict import PROMISES, Verdict, judge, judge_folder
 
 __all__ = [

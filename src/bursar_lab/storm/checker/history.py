@@ -7,9 +7,10 @@ from collections.abc import Iterable, Mapping
 from functools import cached_property
 from typing import Any
 
-from bursar_lab.storm.checker.changes import Changes
+from bursar_lab.storm.checker.applied import list_changes
 from bursar_lab.storm.checker.grants import Grant, Told
 from bursar_lab.storm.checker.lines import CHANGES, OTHERS, Line
+from bursar_lab.storm.checker.policies import Policy
 from bursar_lab.storm.checker.quantities import SECOND_NS
 from bursar_lab.storm.checker.spans import Spans
 from bursar_lab.storm.checker.troubles import FOREVER, Troubles
@@ -22,9 +23,8 @@ class History:
     """Operations are whole: a `begin` and the line that ends it are one, with the second one's fields."""
 
     def __init__(
-        self, lines: Iterable[Line], changes: Changes, about: Mapping[str, Any] | None = None
+        self, lines: Iterable[Line], policies: Mapping[str, Policy], about: Mapping[str, Any] | None = None
     ) -> None:
-        self.changes = changes
         self.about = about or {}
         self.operations: list[Line] = []
         self.others: dict[str, list[Line]] = {}
@@ -37,6 +37,7 @@ class History:
         for line in lines:
             self._add(line)
         self.operations += self._begun.values()
+        self.changes = list_changes(self.others, policies)
 
     def _add(self, line: Line) -> None:
         if line.at:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from sys import intern
 from typing import Any
 
 import msgspec
@@ -24,6 +25,10 @@ OTHERS = frozenset(
     }
 )
 """Lines that are no operation of a client."""
+
+
+class HistoryError(Exception):
+    """A run that cannot be judged: it says which line of which file, and why."""
 
 
 class Answer(msgspec.Struct, gc=False):
@@ -111,3 +116,19 @@ _DECODER = msgspec.json.Decoder(Line)
 def read_line(raw: bytes) -> Line:
     """Raises msgspec.MsgspecError, which says what is wrong with it."""
     return _DECODER.decode(raw)
+
+
+_shared_nodes: dict[tuple[str, ...], list[str]] = {}
+
+
+def share_texts(line: Line) -> Line:
+    """Names come again in every line: one copy of each is enough for a million lines."""
+    line.op = intern(line.op)
+    line.resource = intern(line.resource) if line.resource else line.resource
+    line.tenant = intern(line.tenant) if line.tenant else line.tenant
+    line.via = intern(line.via) if line.via else line.via
+    if line.nodes is not None:
+        line.nodes = _shared_nodes.setdefault(tuple(line.nodes), line.nodes)
+    if line.answer is not None:
+        line.answer.is_ = intern(line.answer.is_)
+    return line

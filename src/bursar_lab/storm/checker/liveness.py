@@ -16,6 +16,7 @@ itself. (5) Nodes that end within 30 s of a fault or a change.
 
 from __future__ import annotations
 
+from bisect import bisect_left, bisect_right
 from collections.abc import Iterator
 
 from bursar_lab.storm.checker.answers import GRACE_NS, MILLISECOND_NS
@@ -154,11 +155,13 @@ def _check_ready(history: History) -> Iterator[Breach]:
     )
     cut = Spans(history.troubles.spans_of(NETWORK))
     probes = sorted(_list_probes(history), key=lambda probe: probe.at)
+    asked = [probe.at for probe in probes]
     for ready in history.lines_of("ready"):
         if not ready.ready:
             continue
-        for probe in probes:
-            if _node(probe) != ready.node or not ready.at <= probe.at <= ready.done_at + BESIDE_NS:
+        beside = slice(bisect_left(asked, ready.at), bisect_right(asked, ready.done_at + BESIDE_NS))
+        for probe in probes[beside]:
+            if _node(probe) != ready.node:
                 continue
             since, until = ready.at, probe.done_at
             if any(spans.touch(since, until) for spans in (edges, cut, history.stood, history.changing)):

@@ -17,11 +17,11 @@ rest on the client too.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from bisect import bisect_left, bisect_right
+from collections.abc import Iterator
 from fractions import Fraction
 
 from bursar_lab.storm.checker.breaches import Breach, make_breach
-from bursar_lab.storm.checker.grants import Grant
 from bursar_lab.storm.checker.history import History
 from bursar_lab.storm.checker.lines import Line
 from bursar_lab.storm.checker.periods import Period, group_by_period
@@ -46,55 +46,75 @@ def check(history: History) -> list[Breach]:
     for name, grants in history.grants_of("rate").items():
         period_ns = history.changes.all_resources("rate")[name][0].period_ns
         periods = list(group_by_period(grants).values())
-        waiting = _Waiting(history, name)
-        for before, period, after in zip(periods, periods[1:], periods[2:], strict=False):
-            if before.number + 1 == period.number == after.number - 1:
-                found += _check_period(history, name, period_ns, before, period, after, waiting)
+        waiting = _group_waiting(history, name)
+        for around in zip(periods, periods[1:], periods[2:], strict=False):
+            if around[0].number + 2 == around[2].number:
+                found += _check_period(history, name, period_ns, around, waiting)
     return found
 
 
 class _Waiting:
-    """Requests of one resource that could wait, by tenant."""
+    """One tenant's requests that could wait, in the order in which they were asked for."""
 
-    def __init__(self, history: History, name: str) -> None:
-        self.requests: dict[str, list[Line]] = {}
-        for op in history.operations:
-            if op.resource == name and op.op == "acquire" and op.wait_ms and op.end is not None:
-                self.requests.setdefault(op.tenant or "", []).append(op)
-        self._spans: dict[str, Spans] = {}
+    def __init__(self, requests: list[Line]) -> None:
+        self._requests = sorted(requests, key=lambda op: op.at)
+        self._asked = [op.at for op in self._requests]
+        self._longest_ns = max(op.done_at - op.at for op in requests)
+        self.largest = max(op.amount or 1 for op in requests)
+        self.spans = Spans((op.at, op.done_at + GAP_NS) for op in requests)
 
-    def spans(self, tenant: str) -> Spans:
-        if tenant not in self._spans:
-            requests = self.requests.get(tenant, [])
-            self._spans[tenant] = Spans((op.at, op.done_at + GAP_NS) for op in requests)
-        return self._spans[tenant]
+    def list_within(self, since: int, until: int) -> list[Line]:
+        """Those that waited at some moment of it."""
+        first = bisect_left(self._asked, since - self._longest_ns)
+        last = bisect_right(self._asked, until)
+        return [op for op in self._requests[first:last] if op.done_at > since]
+
+    def kept_waiting(self, since: int, until: int) -> bool:
+        within = self.list_within(since, until)
+        if not within or until <= since:
+            return False
+        waited_ns = sum(op.done_at - op.at for op in within)
+        inside_ns = sum((op.amount or 1) * (min(op.done_at, until) - max(op.at, since)) for op in within)
+        return waited_ns >= WAITED_LEAST_NS * len(within) and inside_ns >= WAITING_LEAST * (until - since)
+
+
+def _group_waiting(history: History, name: str) -> dict[str, _Waiting]:
+    """By tenant."""
+    requests: dict[str, list[Line]] = {}
+    for op in history.operations:
+        if op.resource == name and op.op == "acquire" and op.wait_ms and op.end is not None:
+            requests.setdefault(op.tenant or "", []).append(op)
+    return {tenant: _Waiting(found) for tenant, found in requests.items()}
 
 
 def _check_period(
     history: History,
     name: str,
     period_ns: int,
-    before: Period,
-    period: Period,
-    after: Period,
-    waiting: _Waiting,
+    around: tuple[Period, Period, Period],
+    all_waiting: dict[str, _Waiting],
 ) -> Iterator[Breach]:
+    before, period, after = around
     since, until = before.first_end, after.last_at
     lead_ns = CALM_NS + CALM_PERIODS * period_ns
     if since - lead_ns < history.began_at or not history.is_calm(since - lead_ns, until):
         return
-    for tenant in waiting.requests:
-        due = _find_due(history, name, tenant, since - lead_ns, until, period_ns)
-        if due <= 0 or not waiting.spans(tenant).cover(since - lead_ns, until):
+    for tenant, waiting in all_waiting.items():
+        due = _find_due(history, name, tenant, since - lead_ns, until, period_ns) - (waiting.largest - 1)
+        if due <= 0 or not waiting.spans.cover(since - lead_ns, until):
             continue
-        if not _kept_waiting(waiting.requests[tenant], since, until):
+        if not waiting.kept_waiting(since, until):
             continue
         history.judged[PROMISE] += 1
         grants = period.grants.get(tenant, [])
         told = sum(grant.amount for grant in grants)
-        largest = max((op.amount or 1 for op in waiting.requests[tenant]), default=1)
-        if told < due - (largest - 1):
-            yield _tell(name, tenant, period, told, due - (largest - 1), grants, waiting.requests[tenant])
+        if told < due:
+            sentence = (
+                f"{tenant} was told {told} tokens of {name} in period {period.number}, kept requests waiting "
+                f"throughout, and nothing was amiss; of its reservation at least {due} were due"
+            )
+            lines = grants or waiting.list_within(period.first_end, period.last_at)
+            yield make_breach(PROMISE, period.last_at, sentence, lines)
 
 
 def _find_due(history: History, name: str, tenant: str, since: int, until: int, period_ns: int) -> int:
@@ -121,24 +141,3 @@ def _can_be_met(history: History, form: Resource, name: str) -> bool:
     ]
     total = sum((terms.reservation for terms in form.tenants.values()), sum(set_beside, Fraction(0)))
     return all(rate is not None and total <= rate for rate in capacities)
-
-
-def _kept_waiting(requests: Sequence[Line], since: int, until: int) -> bool:
-    within = [op for op in requests if op.at < until and op.done_at > since]
-    if not within or until <= since:
-        return False
-    waited_ns = sum(op.done_at - op.at for op in within)
-    inside_ns = sum((op.amount or 1) * (min(op.done_at, until) - max(op.at, since)) for op in within)
-    return waited_ns >= WAITED_LEAST_NS * len(within) and inside_ns >= WAITING_LEAST * (until - since)
-
-
-def _tell(
-    name: str, tenant: str, period: Period, told: int, due: int, grants: list[Grant], requests: list[Line]
-) -> Breach:
-    sentence = (
-        f"{tenant} was told {told} tokens of {name} in period {period.number}, kept requests waiting "
-        f"throughout, and nothing was amiss; of its reservation at least {due} were due"
-    )
-    waited = [op for op in requests if op.at <= period.last_at and op.done_at >= period.first_end]
-    lines: list[Grant | Line] = [*grants] if grants else [*waited]
-    return make_breach(PROMISE, period.last_at, sentence, lines)

@@ -23,8 +23,9 @@ from bursar_lab.storm.checker import (
 )
 from bursar_lab.storm.checker.breaches import Breach
 from bursar_lab.storm.checker.history import History
+from bursar_lab.storm.checker.lines import HistoryError
 from bursar_lab.storm.checker.quantities import SECOND_NS
-from bursar_lab.storm.checker.reading import HistoryError, read_folder
+from bursar_lab.storm.checker.reading import read_folder
 
 PROMISES: dict[str, Callable[[History], list[Breach]]] = {
     module.PROMISE: module.check
