@@ -147,6 +147,16 @@ def test_an_owner_that_was_cut_off_believes_in_its_claim(fault: str) -> None:
     assert tale.check("claims") == []
 
 
+@pytest.mark.parametrize(("stood_for", "wrong"), [(0.2, 1), (3, 0)])
+def test_a_machine_that_stood_still_long_enough_to_lose_a_session(stood_for: float, wrong: int) -> None:
+    tale = Tale(POLICY)
+    number = claim(tale, 1, {"vm-1": 7}, "vm-1:E")
+    tale.stood(2, 2 + stood_for)
+    claim(tale, 8, {"vm-1": 8}, "vm-1:E", client="c2")
+    tale.release(9, number)
+    assert len(tale.check("claims")) == wrong
+
+
 def test_a_forced_release() -> None:
     tale = Tale(POLICY)
     number = claim(tale, 1, {"vm-1": 7}, "vm-1:E")

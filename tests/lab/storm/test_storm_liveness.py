@@ -98,6 +98,15 @@ def test_a_node_that_ended_by_itself() -> None:
     assert "a ended by itself" in breach.sentence
 
 
+def test_a_node_that_cannot_be_reached_when_all_is_healed() -> None:
+    tale = Tale(POLICY)
+    tale.fault(1, "pause", "a", until=5)
+    tale.write("prober", "note", 30, what="not reached", node="a")
+    assert tale.check("liveness") == []
+    tale.write("prober", "note", 36, what="not reached", node="a")
+    assert [places(breach) for breach in tale.check("liveness")] == [["prober:2"]]
+
+
 def test_spoilt_bytes_that_nobody_named() -> None:
     tale = Tale(POLICY)
     tale.fault(1, "flipped", "a", until=5)

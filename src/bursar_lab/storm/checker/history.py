@@ -18,6 +18,9 @@ from bursar_lab.storm.checker.troubles import FOREVER, Troubles
 MARGIN_NS = SECOND_NS // 20
 """After the machine stood still everybody has some catching up to do."""
 
+HARDLY_NS = SECOND_NS
+"""Nobody is given up for standing still for less."""
+
 
 class History:
     """Operations are whole: a `begin` and the line that ends it are one, with the second one's fields."""
@@ -85,11 +88,16 @@ class History:
         lines = [line for op in CHANGES for line in self.others.get(op, [])]
         return Spans((line.at, FOREVER if line.end is None else line.end) for line in lines)
 
+    @property
+    def stood_ns(self) -> int:
+        """For how long it did, without the catching up."""
+        return Spans((line.at, line.done_at) for line in self.others.get("stood", [])).total
+
     def is_calm(self, since: int, until: int) -> bool:
-        """No fault, no change, and the machine did not stand still."""
-        return not any(
-            spans.touch(since, until) for spans in (self.troubles.spans, self.changing, self.stood)
-        )
+        """No fault, no change, and the machine hardly stood still."""
+        if self.troubles.spans.touch(since, until) or self.changing.touch(since, until):
+            return False
+        return self.stood.overlap(since, until) <= HARDLY_NS
 
     def grants_of(self, kind: str) -> dict[str, list[Grant]]:
         """What was told of each resource of a kind, without what was lent in place of bursar."""

@@ -182,6 +182,9 @@ def _check_notes(history: History) -> Iterator[Breach]:
         if note.what == "damage" and note.noticed is False:
             sentence = f"{note.node} started with {note.fault} bytes in its journal, and did not name them"
             yield make_breach(PROMISE, note.at, sentence, [note])
+        elif note.what == "not reached" and note.at > history.troubles.last_heal_at + HEALED_NS:
+            sentence = f"{note.node} could not be reached, though everything was healed"
+            yield make_breach(PROMISE, note.at, sentence, [note])
         elif note.what == "exit" and history.is_calm(note.at - HEALED_NS, note.at):
             sentence = f"{note.node} ended by itself, and nothing was amiss"
             yield make_breach(PROMISE, note.at, sentence, [note])

@@ -99,6 +99,8 @@ def _check_period(
     lead_ns = CALM_NS + CALM_PERIODS * period_ns
     if since - lead_ns < history.began_at or not history.is_calm(since - lead_ns, until):
         return
+    if history.stood.touch(since, until):
+        return
     for tenant, waiting in all_waiting.items():
         due = _find_due(history, name, tenant, since - lead_ns, until, period_ns) - (waiting.largest - 1)
         if due <= 0 or not waiting.spans.cover(since - lead_ns, until):

@@ -104,5 +104,5 @@ def _check_denied(history: History, op: Line, token: Token | None) -> Iterator[B
 def _is_known(history: History, since: int, op: Line) -> bool:
     """Whether every node must know by then what was told as done."""
     troubled = history.troubles.spans.touch(max(since, op.at - CALM_NS), op.done_at)
-    # A change during a fault is learnt of when it is over.
-    return op.at > since + KNOWN_NS and not troubled and not history.stood.touch(since, op.at)
+    # What was changed during a fault is learnt of when that is over.
+    return not troubled and op.at > since + KNOWN_NS + history.stood.overlap(since, op.at)

@@ -81,7 +81,7 @@ def judge_folder(folder: Path) -> Verdict:
 def judge(history: History) -> Verdict:
     breaches = [breach for check in PROMISES.values() for breach in check(history)]
     seconds = max(0, history.over_at - history.began_at) / SECOND_NS
-    stood = history.stood.total / SECOND_NS
+    stood = history.stood_ns / SECOND_NS
     stood_too_long = seconds > 0 and stood > STOOD_MAX * seconds
     if stood_too_long:
         breaches = [breach for breach in breaches if breach.promise not in TIMED]
