@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Annotated
 
@@ -26,7 +25,6 @@ def check(
     folder: Annotated[
         Path, typer.Argument(metavar="DIR", help="What a storm left.", exists=True, file_okay=False)
     ],
-    as_json: Annotated[bool, typer.Option("--json", help="Print the verdict as JSON.")] = False,
 ) -> None:
     """Judge a storm by what its clients were told.
 
@@ -35,12 +33,9 @@ def check(
 
     Example: bursar storm check results/storm-7
     """
-    from bursar_lab.storm.checker.verdict import describe, judge_folder, write_report
+    from bursar_lab.storm.checker.verdict import judge_folder, write_report
 
     verdict = judge_folder(folder)
-    if as_json:
-        typer.echo(json.dumps(describe(verdict), indent=2))
-    else:
-        typer.echo("\n".join(write_report(verdict)))
+    typer.echo("\n".join(write_report(verdict)))
     if not verdict.is_right:
         raise typer.Exit(FAILED)
