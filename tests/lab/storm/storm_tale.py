@@ -62,6 +62,9 @@ class Tale:
     def stood(self, at: float, end: float) -> int:
         return self.write("witness", "stood", at, end)
 
+    def starved(self, at: float, end: float, who: str, waited: float) -> int:
+        return self.write("witness", "starved", at, end, who=who, ns=round(waited * SECOND_NS))
+
     # -- clients
 
     def ask(

@@ -59,6 +59,15 @@ def test_a_node_that_was_paused_is_no_excuse() -> None:
     assert len(tale.check("answers")) == 1
 
 
+def test_another_process_had_no_processor() -> None:
+    tale = Tale(POLICY)
+    tale.ask(1, "llm", took=0.4)
+    tale.starved(1, 1.4, "a", 0.3)
+    tale.starved(1, 1.4, "c2", 0.3)
+    tale.starved(1, 1.4, "c1", 0.1)
+    assert len(tale.check("answers")) == 1
+
+
 # -- right, though it looks wrong
 
 
@@ -80,6 +89,15 @@ def test_the_client_itself_was_paused() -> None:
     tale = Tale(POLICY)
     tale.fault(1.1, "pause", "c1", until=4)
     tale.ask(1, "llm", took=3.2)
+    assert tale.check("answers") == []
+
+
+@pytest.mark.parametrize(("who", "via"), [("c1", "async"), ("c1", "http"), ("a", "http")])
+def test_whoever_keeps_the_time_had_no_processor(who: str, via: str) -> None:
+    tale = Tale(POLICY)
+    tale.starved(0.95, 1.05, who, 0.06)
+    tale.starved(1.05, 1.15, who, 0.06)
+    tale.ask(1, "llm", took=0.36, via=via)
     assert tale.check("answers") == []
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import json
+import os
 import shutil
 import signal
 import subprocess
@@ -184,4 +185,35 @@ def test_the_witness_sees_itself_stopped(tmp_path: Path) -> None:
         assert process.wait(30) == 0
     lines = [json.loads(line) for line in file.read_text().splitlines()]
     assert lines[-1]["op"] == "stopped"
-    assert max(line["end"] - line["at"] for line in lines[:-1]) > 200_000_000
+    assert max(line["end"] - line["at"] for line in lines if line["op"] == "stood") > 200_000_000
+
+
+def test_the_witness_notes_who_waited_for_a_processor() -> None:
+    times = iter(range(0, 10**12, 100_000_000))
+    waited = {1: [0, 60_000_000, 61_000_000], 2: [5, 5, 900_000_000]}
+    lines: list[dict[str, object]] = []
+    queue = witness.Queue(
+        lines.append,
+        lambda: [1, 2],
+        lambda pid: waited[pid].pop(0),
+        lambda pid: f"c{pid}",
+        lambda: next(times),
+    )
+    queue.look()
+    queue.ask()
+    queue.ask()
+    assert [(line["who"], line["ns"]) for line in lines] == [("c1", 60_000_000), ("c2", 200_000_000)]
+
+
+def test_processes_are_named_by_their_command_lines() -> None:
+    client = ["python", "-m", "bursar_lab.storm.client_process", "/out/specs/c2-3.json"]
+    node = ["python", "-m", "bursar", "serve", "--store", "sqlite:///x", "--name", "a"]
+    assert [witness.name_process(words, "9") for words in (client, node, ["sh"])] == ["c2-3", "a", "9"]
+
+
+def test_the_kernel_says_who_waited() -> None:
+    with subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE) as process:
+        assert process.pid in witness.list_descendants(os.getpid())
+        assert witness.read_waited_ns(process.pid) >= 0
+        process.kill()
+    assert witness.read_waited_ns(process.pid) == 0

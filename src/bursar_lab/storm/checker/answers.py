@@ -4,10 +4,11 @@
 its `wait` and a quarter of a second, and in nothing else ever. What else a client asks for (settling,
 releasing, submitting) may take longer, but ends in nothing else either: "error" is a breach.
 
-**Left out.** Time in which the machine stood still does not count. A client that the nemesis paused is
-not judged by operations that the pause touched. Where nothing came back at all over HTTP (`lost`), the
-time is that of the client's own timeout, for which bursar cannot answer. A cancelled operation is judged
-like any other: it should have ended even sooner.
+**Left out.** Time in which the machine stood still does not count, nor time in which the client itself
+(over HTTP also the node) was ready to run and had no processor, by what the kernel told the witness. A
+client that the nemesis paused is not judged by operations that the pause touched. Where nothing came back
+at all over HTTP (`lost`), the time is that of the client's own timeout, for which bursar cannot answer. A
+cancelled operation is judged like any other: it should have ended even sooner.
 """
 
 from __future__ import annotations
@@ -55,7 +56,7 @@ def _is_late(history: History, op: Line) -> bool:
     allowed_ns = int((op.wait_ms or 0) * MILLISECOND_NS) + GRACE_NS
     if op.end - op.at <= allowed_ns:
         return False
-    return op.end - op.at - history.stood.overlap(op.at, op.end) > allowed_ns
+    return op.end - op.at - history.still_ns(op, op.end) > allowed_ns
 
 
 def _touches(paused: Spans, op: Line) -> bool:

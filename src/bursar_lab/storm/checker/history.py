@@ -12,7 +12,7 @@ from bursar_lab.storm.checker.grants import Grant, Told
 from bursar_lab.storm.checker.lines import CHANGES, OTHERS, Line
 from bursar_lab.storm.checker.policies import Policy
 from bursar_lab.storm.checker.quantities import SECOND_NS
-from bursar_lab.storm.checker.spans import Spans
+from bursar_lab.storm.checker.spans import Spans, Waits
 from bursar_lab.storm.checker.troubles import FOREVER, Troubles
 
 MARGIN_NS = SECOND_NS // 20
@@ -77,6 +77,25 @@ class History:
     def stood(self) -> Spans:
         """When the machine itself stood still."""
         return Spans((line.at, line.done_at + MARGIN_NS) for line in self.others.get("stood", []))
+
+    @cached_property
+    def starved(self) -> dict[str, Waits]:
+        """When a process was ready to run and had no processor, by its name."""
+        waits: dict[str, list[tuple[int, int, int]]] = {}
+        for line in self.others.get("starved", []):
+            waits.setdefault(line.who or "", []).append((line.at, line.done_at, line.ns or 0))
+        return {name: Waits(found) for name, found in waits.items()}
+
+    def still_ns(self, op: Line, until: int) -> int:
+        """How much of an operation the machine kept from going on: it stood, the client had no processor,
+        or, over HTTP, where the node keeps the time, the node had none."""
+        # Who stood with the machine had no processor either: that is one reason, not two.
+        own = max(self.stood.overlap(op.at, until), self._starved_ns(name_of(op), op.at, until))
+        nodes = op.nodes or () if op.via == "http" else ()
+        return own + max((self._starved_ns(node, op.at, until) for node in nodes), default=0)
+
+    def _starved_ns(self, name: str, since: int, until: int) -> int:
+        return self.starved[name].sum_within(since, until) if name in self.starved else 0
 
     @cached_property
     def troubles(self) -> Troubles:

@@ -20,7 +20,7 @@ OTHERS = frozenset(
     {
         *CHANGES,
         *("token", "revoke", "scrape", "ready", "show"),
-        *("fault", "heal", "stood", "write"),
+        *("fault", "heal", "stood", "starved", "write"),
         *("connect", "close", "stopped", "harness", "note"),
     }
 )
@@ -100,6 +100,8 @@ class Line(msgspec.Struct, gc=False):
     fault: str | None = None
     targets: list[str] | None = None
     jump_ms: float | None = None
+    # the witness'
+    ns: int | None = None
     # where it stands; filled in by the reader
     file: str = ""
     line: int = 0

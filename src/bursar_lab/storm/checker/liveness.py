@@ -91,9 +91,8 @@ def _check_unanswered(history: History) -> Iterator[Breach]:
         history.judged[PROMISE] += 1
         due_at = op.at + int((op.wait_ms or 0) * MILLISECOND_NS) + GRACE_NS
         until = _find_life_end(history, op)
-        still_ns = history.stood.overlap(op.at, until)
         paused = Spans(history.troubles.spans_of(PAUSING, name_of(op)))
-        if until - still_ns > due_at and not paused.touch(op.at, until):
+        if until - history.still_ns(op, until) > due_at and not paused.touch(op.at, until):
             sentence = (
                 f"{asked} of {op.resource or 'several'} had no answer "
                 f"{(until - op.at) / SECOND_NS:.1f} s after it was asked; its wait was {op.wait_ms or 0:g} ms"

@@ -52,3 +52,22 @@ def _merge(spans: Iterable[Span]) -> list[Span]:
         else:
             merged.append((start, end))
     return merged
+
+
+class Waits:
+    """Stretches that do not overlap, in each of which somebody waited for some time."""
+
+    def __init__(self, waits: Iterable[tuple[int, int, int]] = ()) -> None:
+        ordered = sorted(waits)
+        self._starts = [start for start, _, _ in ordered]
+        self._ends = [end for _, end, _ in ordered]
+        self._sums = [0, *accumulate(waited for _, _, waited in ordered)]
+
+    @property
+    def total(self) -> int:
+        return self._sums[-1]
+
+    def sum_within(self, start: int, end: int) -> int:
+        """The most that it can have been within [start, end]: stretches at its edges count whole."""
+        first, last = bisect_left(self._ends, start), bisect_right(self._starts, end)
+        return min(max(0, self._sums[last] - self._sums[first]), end - start) if first < last else 0

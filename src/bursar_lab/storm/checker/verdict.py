@@ -110,6 +110,10 @@ def _decide(
 def _list_notes(history: History) -> list[str]:
     idle = [name for name in PROMISES if not history.judged[name]]
     notes = [f"nothing to judge: {', '.join(idle)}"] if idle else []
+    waits = {name: found.total / SECOND_NS for name, found in history.starved.items()}
+    if waits:
+        name = max(waits, key=waits.__getitem__)
+        notes.append(f"{name} waited longest for a processor: {waits[name]:.1f} s")
     harness = history.others.get("harness", [])
     if harness:
         first = harness[0]
