@@ -31,11 +31,12 @@ def write(tale: Tale, at: float, name: str, fence: int, accepted: bool = True) -
 def test_a_guard_that_accepts_a_fence_below_one_before() -> None:
     tale = Tale(POLICY)
     tale.ask(1, "vms")
-    write(tale, 1, "vm-1", 7)
+    write(tale, 1, "vm-1", 5)
+    write(tale, 1.5, "vm-1", 7)
     write(tale, 2, "vm-2", 3)
     write(tale, 3, "vm-1", 6)
     (breach,) = tale.check("claims")
-    assert places(breach) == ["guard:1", "guard:3"] and "fence 6 after 7" in breach.sentence
+    assert places(breach) == ["guard:2", "guard:4"] and "fence 6 after 7" in breach.sentence
 
 
 def test_a_guard_that_accepts_the_fence_of_shadow_mode() -> None:
