@@ -120,17 +120,15 @@ def read_line(raw: bytes) -> Line:
     return _DECODER.decode(raw)
 
 
-_shared_nodes: dict[tuple[str, ...], list[str]] = {}
-
-
-def share_texts(line: Line) -> Line:
-    """Names come again in every line: one copy of each is enough for a million lines."""
+def share_texts(line: Line, nodes: dict[tuple[str, ...], list[str]]) -> Line:
+    """Names come again in every line: one copy of each is enough for a million lines. `nodes` are the
+    lists that were seen before."""
     line.op = intern(line.op)
     line.resource = intern(line.resource) if line.resource else line.resource
     line.tenant = intern(line.tenant) if line.tenant else line.tenant
     line.via = intern(line.via) if line.via else line.via
     if line.nodes is not None:
-        line.nodes = _shared_nodes.setdefault(tuple(line.nodes), line.nodes)
+        line.nodes = nodes.setdefault(tuple(line.nodes), line.nodes)
     if line.answer is not None:
         line.answer.is_ = intern(line.answer.is_)
     return line

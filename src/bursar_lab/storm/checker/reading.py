@@ -25,6 +25,7 @@ def read_folder(folder: Path) -> History:
 
 def read_file(file: Path) -> Iterator[Line]:
     """The last line may be torn: whoever wrote it was killed in the middle."""
+    nodes: dict[tuple[str, ...], list[str]] = {}
     with file.open("rb") as raw_lines:
         for number, raw in enumerate(raw_lines, start=1):
             try:
@@ -34,7 +35,7 @@ def read_file(file: Path) -> Iterator[Line]:
                     return
                 raise HistoryError(f"{file.name}:{number}: {error}") from error
             line.file, line.line = file.name, number
-            yield share_texts(line)
+            yield share_texts(line, nodes)
 
 
 def _read_policies(folder: Path) -> dict[str, Policy]:
