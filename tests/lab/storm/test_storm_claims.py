@@ -120,6 +120,14 @@ def test_a_repeat_with_the_same_key_is_the_same_claim() -> None:
     assert tale.check("claims") == []
 
 
+def test_a_sharer_that_stayed_when_the_phase_rose_is_told_its_own_fence_again() -> None:
+    tale = Tale(POLICY)
+    claim(tale, 1, {"vm-1": 7}, "vm-1:S", key="k")
+    claim(tale, 5, {"vm-1": 8}, "vm-1:S", client="c2")
+    claim(tale, 9, {"vm-1": 7}, "vm-1:S", key="k", told={"replayed": True}, client="c3")
+    assert tale.check("claims") == []
+
+
 def test_a_key_that_is_free_again_gets_a_new_fence() -> None:
     tale = Tale(POLICY)
     first = claim(tale, 1, {"vm-1": 7}, "vm-1:E", key="k")
