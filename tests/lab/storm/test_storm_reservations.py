@@ -53,6 +53,7 @@ def test_a_tenant_that_always_gets_too_little() -> None:
 def test_when_a_fault_was_healed_long_ago_it_is_due_again() -> None:
     tale = Tale(POLICY)
     tale.fault(1, "kill", "b", until=3)
+    tale.fault(100, "kill", "b", until=103)
     run(tale, 40, slow={30: 40})
     assert len(tale.check("reservations")) == 1
 

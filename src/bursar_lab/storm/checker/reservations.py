@@ -97,9 +97,7 @@ def _check_period(
     before, period, after = around
     since, until = before.first_end, after.last_at
     lead_ns = CALM_NS + CALM_PERIODS * period_ns
-    if since - lead_ns < history.began_at or not history.is_calm(since - lead_ns, until):
-        return
-    if history.stood.touch(since, until):
+    if not history.is_calm(since - lead_ns, until) or history.stood.touch(since, until):
         return
     for tenant, waiting in all_waiting.items():
         due = _find_due(history, name, tenant, since - lead_ns, until, period_ns) - (waiting.largest - 1)
