@@ -78,6 +78,11 @@ def test_a_line_that_cannot_be_read_is_named_and_nothing_is_judged(
     (folder / "history/c1.jsonl").write_text(broken)
     verdict = judge_folder(folder)
     assert verdict.is_ == "not judged" and says in verdict.why
+
+
+def test_the_command_exits_with_1_when_nothing_could_be_judged(tmp_path: Path) -> None:
+    folder = copy_golden(tmp_path)
+    (folder / "history/c1.jsonl").write_text("not json\n")
     told = CliRunner().invoke(make_app(["storm"]), ["storm", "check", str(folder)])
     assert told.exit_code == 1
 
