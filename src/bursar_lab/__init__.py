@@ -4,7 +4,9 @@ experiments   the five papers' experiments, run again
 benchmarks    bursar beside its peers, measured in one run
 leases        the smallest protocol there is, as a model for new ones; `scenarios` has its simulation
 storage       a storage target of our own, which the experiments on shares load
+storm         a fleet of real processes in bad weather, and the checker that judges it
 
 It comes with the source (`pip install -e '.[lab]'`), not with the wheel. Where it is there, `bursar
-experiment`, `bursar bench` and `bursar sim lease` are too; `python -m bursar_lab` has the first two.
+experiment`, `bursar bench`, `bursar storm` and `bursar sim lease` are too; `python -m bursar_lab` has the
+first three.
 """

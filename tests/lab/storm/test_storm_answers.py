@@ -1,0 +1,119 @@
+"""Answers: of the kinds that there are, and in time."""
+
+from __future__ import annotations
+
+import pytest
+from storm_tale import Tale, places
+
+POLICY = """
+[resource.llm]
+kind = "quota"
+[resource.llm.tenant]
+acme = { limit = 1000 }
+"""
+
+# -- wrong
+
+
+@pytest.mark.parametrize("op", ["acquire", "settle", "release", "submit", "acquire_all"])
+def test_an_error_is_no_answer(op: str) -> None:
+    tale = Tale(POLICY)
+    tale.ask(1, "llm")
+    tale.ask(2, "llm", op=op, is_="error", told={"why": "KeyError: 'x'"})
+    (breach,) = tale.check("answers")
+    assert places(breach) == ["c1:2"] and "KeyError" in breach.sentence
+
+
+def test_an_answer_after_wait_and_a_quarter_of_a_second() -> None:
+    tale = Tale(POLICY)
+    tale.ask(1, "llm", wait_ms=200, took=0.451, is_="unknown")
+    (breach,) = tale.check("answers")
+    assert places(breach) == ["c1:1"] and "took 451 ms, and may take 450 ms" in breach.sentence
+
+
+def test_a_late_grant_is_late_too() -> None:
+    tale = Tale(POLICY)
+    tale.ask(1, "llm", wait_ms=0, took=0.3)
+    assert len(tale.check("answers")) == 1
+
+
+def test_the_machine_stood_for_less_than_it_was_late() -> None:
+    tale = Tale(POLICY)
+    tale.ask(1, "llm", wait_ms=0, took=2)
+    tale.stood(1.5, 2.0)
+    assert len(tale.check("answers")) == 1
+
+
+def test_another_client_was_paused() -> None:
+    tale = Tale(POLICY)
+    tale.fault(0.5, "pause", "c2", until=3)
+    tale.ask(1, "llm", took=0.5, client="c1")
+    tale.ask(1, "llm", took=0.001, client="c2")
+    assert [places(breach) for breach in tale.check("answers")] == [["c1:1"]]
+
+
+def test_a_node_that_was_paused_is_no_excuse() -> None:
+    tale = Tale(POLICY)
+    tale.fault(0.5, "pause", "a", until=9)
+    tale.ask(1, "llm", took=5, is_="unknown")
+    assert len(tale.check("answers")) == 1
+
+
+def test_another_process_had_no_processor() -> None:
+    tale = Tale(POLICY)
+    tale.ask(1, "llm", took=0.4)
+    tale.starved(1, 1.4, "a", 0.3)
+    tale.starved(1, 1.4, "c2", 0.3)
+    tale.starved(1, 1.4, "c1", 0.1)
+    assert len(tale.check("answers")) == 1
+
+
+# -- right, though it looks wrong
+
+
+@pytest.mark.parametrize("is_", ["grant", "refused", "unknown", "denied", "usage", "cancelled", "done"])
+def test_every_answer_that_there_is(is_: str) -> None:
+    tale = Tale(POLICY)
+    tale.ask(1, "llm", is_=is_, wait_ms=100, took=0.35)
+    assert tale.check("answers") == []
+
+
+def test_the_machine_stood_still() -> None:
+    tale = Tale(POLICY)
+    tale.ask(1, "llm", took=2, is_="unknown")
+    tale.stood(1.1, 2.9)
+    assert tale.check("answers") == []
+
+
+def test_the_client_itself_was_paused() -> None:
+    tale = Tale(POLICY)
+    tale.fault(1.1, "pause", "c1", until=4)
+    tale.ask(1, "llm", took=3.2)
+    assert tale.check("answers") == []
+
+
+@pytest.mark.parametrize(("who", "via"), [("c1", "async"), ("c1", "http"), ("a", "http")])
+def test_whoever_keeps_the_time_had_no_processor(who: str, via: str) -> None:
+    tale = Tale(POLICY)
+    tale.starved(0.95, 1.05, who, 0.06)
+    tale.starved(1.05, 1.15, who, 0.06)
+    tale.ask(1, "llm", took=0.36, via=via)
+    assert tale.check("answers") == []
+
+
+def test_nothing_came_back_over_http() -> None:
+    tale = Tale(POLICY)
+    tale.ask(1, "llm", took=2, via="http", is_="unknown", told={"lost": True})
+    assert tale.check("answers") == []
+
+
+def test_a_settlement_may_take_longer() -> None:
+    tale = Tale(POLICY)
+    tale.ask(1, "llm", op="settle", took=3, is_="done")
+    assert tale.check("answers") == []
+
+
+def test_connecting_again_and_again_is_no_operation() -> None:
+    tale = Tale(POLICY)
+    tale.write("c1", "connect", 1, 6, answer={"is": "error"})
+    assert tale.check("answers") == []
