@@ -9,8 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from bursar.errors import NodeMissingError, Refused, UsageError
-from bursar.fleet import changes, documents, layout
+from bursar.errors import DeniedError, NodeMissingError, Refused, UsageError
+from bursar.fleet import changes, documents, layout, tokens
+from bursar.fleet.rights import Scope
 from bursar.policy import Policy, parse, settle
 from bursar.runtime.client import Bursar
 from bursar.runtime.host import Host
@@ -26,7 +27,9 @@ MORE = TEXT.replace("100", "150")
 PATIENCE_S = 10.0
 
 
-def own(folder: Path, name: str, text: str | None = TEXT, *, state: str = "") -> Policy:
+def own(
+    folder: Path, name: str, text: str | None = TEXT, *, state: str = "", token: str | None = None
+) -> Policy:
     """A node's settings, with the policy of its file or none."""
     policy = None if text is None else parse(text, f"{name}.toml")
     settings = {
@@ -35,6 +38,9 @@ def own(folder: Path, name: str, text: str | None = TEXT, *, state: str = "") ->
         "session_timeout": "4s",
         "listen": "127.0.0.1:0",
     }
+    if token is not None:
+        (folder / "token").write_text(token)
+        settings["join_token_file"] = f"{folder}/token"
     return settle(policy, settings, f"sqlite://{folder}/store.db")
 
 
@@ -230,3 +236,20 @@ async def test_the_record_of_a_node_that_left_is_gone(tmp_path: Path) -> None:
             await a.world.store.get(layout.node_path("b"))
         with pytest.raises(NodeMissingError):
             await a.world.store.get(layout.member_path("b"))
+
+
+async def test_a_node_joins_a_fleet_with_rights_only_by_one(tmp_path: Path) -> None:
+    async with up(own(tmp_path, "a")) as a:
+        _, may_read = await tokens.create_token(a.world.store, [Scope(verbs=("read",))], by="ann", at_ns=0)
+        _, may_join = await tokens.create_token(a.world.store, [Scope(verbs=("join",))], by="ann", at_ns=0)
+        for text, says in (
+            (None, "shows no token"),
+            (may_read, "may not join"),
+            ("x" * 40, "shows no token"),
+        ):
+            with pytest.raises(DeniedError, match=says):
+                async with up(own(tmp_path, "b", token=text)):
+                    pass
+        async with up(own(tmp_path, "b", token=may_join)):
+            member = await layout.fetch(a.world.store, layout.member_path("b"), layout.Member)
+            assert member is not None and member[0].by.startswith("token ")

@@ -40,6 +40,9 @@ def serve(
         str | None, _own("session_timeout", "After this silence it counts as gone.", "TIME")
     ] = None,
     token_file: Annotated[str | None, _own("token_file", "The token callers must show.", "FILE")] = None,
+    join_token_file: Annotated[
+        str | None, _own("join_token_file", "The token that lets it join a fleet with rights.", "FILE")
+    ] = None,
     cert: Annotated[str | None, _own("cert", "With TLS: its certificate.", "FILE")] = None,
     key: Annotated[str | None, _own("key", "With TLS: the certificate's key.", "FILE")] = None,
     ca: Annotated[str | None, _own("ca", "With TLS: the authority.", "FILE")] = None,
@@ -74,6 +77,7 @@ def serve(
         "state": state,
         "session_timeout": session_timeout,
         "token_file": token_file,
+        "join_token_file": join_token_file,
         "connections": connections,
         "tls": _read_tls(cert, key, ca, crl),
     }

@@ -135,6 +135,7 @@ class Follower:
         self._terms = Terms(world.store)
         self.namesake_ns = namesake_ns
         self._entered_in = 0
+        self._joined_by = ""
         self._stepped = asyncio.Event()
 
     async def open(self) -> Policy | None:
@@ -158,8 +159,10 @@ class Follower:
             **{**{name: getattr(self.record, name) for name in self.record.__struct_fields__}, **fields}
         )
 
-    async def enter(self) -> None:
-        """Say that the node is up, and see who else is. Raises UsageError for a name that is taken."""
+    async def enter(self, by: str = "") -> None:
+        """Say that the node is up, let in by whoever that is, and see who else is. Raises UsageError for a
+        name that is taken."""
+        self._joined_by = by
         await self._persist(lambda: layout.prepare(self._world.store))
         await self._persist(self._enter)
         await self._persist(self._join)
@@ -186,7 +189,7 @@ class Follower:
             await self._stepped.wait()
 
     async def _join(self) -> None:
-        member = Member(name=self._world.name, at_ns=self._world.clock.wall())
+        member = Member(name=self._world.name, at_ns=self._world.clock.wall(), by=self._joined_by)
         try:
             await self._world.store.create(layout.member_path(self._world.name), layout.write(member))
         except NodeExistsError:

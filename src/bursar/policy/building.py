@@ -132,6 +132,7 @@ def build_daemon(values: Values) -> DaemonPolicy:
         "metrics_tenants",
         "metrics_token_file",
         "token_file",
+        "join_token_file",
         "connections",
     )
     return DaemonPolicy(

@@ -61,6 +61,7 @@ DAEMON = Record(
         ),
         "tls": Key(TLS, "certificates; needed to listen beyond loopback"),
         "token_file": Key(_FILE, "a file with a token: whoever shows it may do everything"),
+        "join_token_file": Key(_FILE, "a file with the token that lets it join a fleet with rights"),
         "peers": Key(
             Named(
                 _ADDRESS,

@@ -272,6 +272,7 @@ class DaemonPolicy(Frozen, frozen=True, kw_only=True):
     session_timeout_ns: int = 10 * SECOND_NS
     tls: Tls | None = None
     token_file: str | None = None
+    join_token_file: str | None = None
     peers: Mapping[str, str] = Table()
 
 

@@ -20,10 +20,11 @@ from bursar.resource.clients import Clients
 from bursar.runtime import logs
 from bursar.runtime.alerts import Alerts
 from bursar.runtime.exposition import Exposition
-from bursar.runtime.host import Host, read_token
+from bursar.runtime.host import Host
 from bursar.runtime.limits import raise_file_limit
 from bursar.runtime.reports import Reports
 from bursar.runtime.routes import Address
+from bursar.runtime.token_files import read_token
 from bursar.runtime.watch import Watch
 from bursar.runtime.webhook import Webhook
 from bursar.world import Task

@@ -27,7 +27,6 @@ from bursar.world import Clock
 
 STOP_TIMEOUT_S = 1.0
 LEAVE_TIMEOUT_S = 0.5
-TOKEN_MIN = 16
 NOT_CHANGED = "not changed"
 
 
@@ -184,14 +183,3 @@ def _is_remembered(policy: ResourcePolicy) -> bool:
     """Whether its kind journals what is spent."""
     is_long = isinstance(policy, RatePolicy) and policy.period_ns > JOURNALLED_ABOVE_NS
     return is_long or isinstance(policy, QuotaPolicy)
-
-
-def read_token(path: str) -> str:
-    """The token in a file: its first line."""
-    try:
-        lines = Path(path).read_text(encoding="utf-8").splitlines()
-    except (OSError, UnicodeDecodeError) as error:
-        raise UsageError(f"the token file {path} cannot be read: {error}") from error
-    if not lines or len(lines[0].strip()) < TOKEN_MIN:
-        raise UsageError(f"the token file {path} must begin with a line of at least {TOKEN_MIN} characters")
-    return lines[0].strip()

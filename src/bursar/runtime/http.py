@@ -13,8 +13,8 @@ from bursar.fleet.rights import NO_RIGHTS, Rights
 from bursar.policy.names import is_loopback
 from bursar.policy.values import HTTP, DaemonPolicy
 from bursar.runtime import logs
-from bursar.runtime.host import read_token
 from bursar.runtime.routes import Address
+from bursar.runtime.token_files import read_token
 
 if TYPE_CHECKING:
     from bursar.api.app import Application

@@ -21,8 +21,10 @@ from bursar.fleet.documents import SCHEMA, ConflictError, read_document, write_d
 from bursar.fleet.following import FleetView, Follower
 from bursar.fleet.identity import check_identity, identify
 from bursar.fleet.layout import Identity, NodeRecord, Version
+from bursar.fleet.tokens import check_join
 from bursar.policy import Policy
 from bursar.runtime import logs
+from bursar.runtime.token_files import read_token
 from bursar.runtime.world import LiveWorld
 
 STORE_FILE = "store"
@@ -151,7 +153,13 @@ class Membership:
     async def enter(self) -> None:
         """Take the node's place: before its resources are opened, which another node of its name must not
         have open. Raises UsageError."""
-        await self.follower.enter()
+        await self.follower.enter(await self._check_right())
+
+    async def _check_right(self) -> str:
+        """By whose right it joins. Raises DeniedError."""
+        file = self._given.daemon.join_token_file
+        token = read_token(file) if file is not None else None
+        return await check_join(self._world.store, token, self._world.name, at_ns=self._world.clock.wall())
 
     def follow(self) -> None:
         """The resources are open: what changes from now on is for them."""
