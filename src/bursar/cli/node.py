@@ -77,6 +77,7 @@ async def _read(world: World) -> list[dict[str, Any]]:
         {
             "node": node.name,
             "address": node.address,
+            "http": node.http,
             "version": node.version,
             "build": node.build,
             "problem": node.problem,
@@ -87,5 +88,6 @@ async def _read(world: World) -> list[dict[str, Any]]:
     members = await world.store.children(layout.MEMBERS) if await world.store.exists(layout.MEMBERS) else []
     gone = [name for name in map(layout.unquote_name, members) if name not in known]
     return rows + [
-        {"node": name, "address": "", "version": 0, "build": "", "problem": "not up"} for name in gone
+        {"node": name, "address": "", "http": "", "version": 0, "build": "", "problem": "not up"}
+        for name in gone
     ]

@@ -61,7 +61,7 @@ class Daemon:
         http_at = await reports.listen()
         host: Host | None = None
         try:
-            host = await Host.open(policy, listen=policy.daemon.listen)
+            host = await Host.open(policy, listen=policy.daemon.listen, http=str(http_at or ""))
             daemon = cls(host, await open_rights(host, token), reports, reload_from)
         except BaseException:
             await reports.close()

@@ -33,20 +33,20 @@ NOT_CHANGED = "not changed"
 class Host:
     """One node and its resources. `policy` is the one in force."""
 
-    def __init__(self, world: LiveWorld, policy: Policy) -> None:
+    def __init__(self, world: LiveWorld, policy: Policy, http: str = "") -> None:
         self.world = world
         self.policy = policy
-        self.membership = Membership(world, policy, choose_store(policy), self._take)
+        self.membership = Membership(world, policy, choose_store(policy), self._take, http)
         self.taken: Callable[[Policy], None] | None = None
         """Told of every policy that was taken over."""
         self.resources: dict[str, Resource] = {}
         self.policies: dict[str, ResourcePolicy] = {}
 
     @classmethod
-    async def open(cls, policy: Policy, *, listen: str | None = None) -> Host:
+    async def open(cls, policy: Policy, *, listen: str | None = None, http: str = "") -> Host:
         """Open the node and start every resource. A policy without resources is the node's own settings:
         the fleet's counts. Raises BursarError; then nothing is left open. A node with peers listens where
-        the policy says, so that they can reach it."""
+        the policy says, so that they can reach it. `http` is where it serves HTTP, for the others to know."""
         daemon = policy.daemon
         kinds.prepare(policy.resources.values())
         at = listen or (daemon.listen if daemon.peers else None)
@@ -60,7 +60,7 @@ class Host:
             store=choose_store(policy),
             session_timeout_ns=daemon.session_timeout_ns,
         )
-        host = cls(world, policy)
+        host = cls(world, policy, http)
         try:
             await host._begin()
         except BaseException:

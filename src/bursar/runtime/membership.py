@@ -38,7 +38,7 @@ class Membership:
     """Of one node. `given` is the policy that it was started with; without resources in it, the fleet's
     is all there is."""
 
-    def __init__(self, world: LiveWorld, given: Policy, store: str, apply: Apply) -> None:
+    def __init__(self, world: LiveWorld, given: Policy, store: str, apply: Apply, http: str = "") -> None:
         assert isinstance(world.fleet, FleetView)
         self.view: FleetView = world.fleet
         self._world = world
@@ -52,6 +52,7 @@ class Membership:
             name=world.name,
             incarnation=world.incarnation,
             address=address,
+            http=http,
             schema=SCHEMA,
             build=__version__,
         )
