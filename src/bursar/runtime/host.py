@@ -147,9 +147,10 @@ class Host:
         return "changed"
 
     async def close(self) -> None:
-        """Stop every resource, each within a second, all at once; then the node."""
-        await self._leave()
+        """Stop every resource, each within a second, all at once: as a member, so that the others take what
+        it hands back. Then leave the fleet, and close the node."""
         await asyncio.gather(*(self._stop(resource) for resource in self.resources.values()))
+        await self._leave()
         await self.world.close()
 
     def nodes(self) -> Mapping[str, NodeRecord]:
@@ -163,7 +164,7 @@ class Host:
         return FleetTold(self.world.name, self.nodes())
 
     async def _leave(self) -> None:
-        """First, so that nobody expects anything of it any more; but nobody waits long for a store."""
+        """Nobody waits long for a store."""
         try:
             async with asyncio.timeout(LEAVE_TIMEOUT_S):
                 await self.membership.leave()
