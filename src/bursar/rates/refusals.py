@@ -67,6 +67,8 @@ def _tell_used_up(server: Dispatcher, amount: int, index: int) -> str:
     if remaining is None or remaining >= amount:
         return f"has {unused} tokens at {name} for now, and asked for {amount}"
     limit = server.promises.terms(index).limit
+    if remaining == 0 and not server.used(index):
+        return f"has none of its {limit} tokens at {name} in this period: other servers have them"
     if remaining == 0:
         return f"has used its {limit} tokens for this period"
     return f"has {remaining} of its {limit} tokens left for this period, and asked for {amount}"
