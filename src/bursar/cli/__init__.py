@@ -49,7 +49,7 @@ COMMANDS = (
 )
 """The order in which `bursar --help` lists them."""
 
-LAB_COMMANDS = ("experiment", "bench")
+LAB_COMMANDS = ("experiment", "bench", "storm")
 """They follow where the lab is installed: it comes with the source, not with the wheel."""
 
 
