@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
 import bursar
@@ -19,6 +19,7 @@ from bursar_lab.storm.operations import Operation
 
 SYNC_THREADS = 24
 HTTP_SLACK_S = 2.0
+LOST = ("NoAnswerError", "UnreachableError", "RemoteError")
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,6 +50,13 @@ def tell(value: Any) -> Answer:
     if hasattr(value, "grants"):
         return {"is": "grant", "parts": {name: describe_grant(grant) for name, grant in value.grants.items()}}
     return describe_grant(value)
+
+
+def soften(told: Told) -> Told:
+    """Verbs of a kind are no acquisitions: a lost connection reaches whoever asked as it is."""
+    if told.answer["is"] == "error" and told.answer["why"].startswith(LOST):
+        return replace(told, answer={**told.answer, "is": "unknown"})
+    return told
 
 
 async def time_async(act: Callable[[], Awaitable[Any]]) -> Told:
@@ -122,7 +130,7 @@ class AsyncCaller:
         return await time_async(lambda: self._bursar.resource(resource).settle(id, used))
 
     async def verb(self, resource: str, verb: str, **arguments: Any) -> Told:
-        return await time_async(lambda: self._bursar.resource(resource).verb(verb, **arguments))
+        return soften(await time_async(lambda: self._bursar.resource(resource).verb(verb, **arguments)))
 
     async def close(self) -> None:
         await self._bursar.close()
@@ -167,7 +175,7 @@ class SyncCaller:
         return await self._run(lambda: self._bursar.resource(resource).settle(id, used))
 
     async def verb(self, resource: str, verb: str, **arguments: Any) -> Told:
-        return await self._run(lambda: self._bursar.resource(resource).verb(verb, **arguments))
+        return soften(await self._run(lambda: self._bursar.resource(resource).verb(verb, **arguments)))
 
     async def close(self) -> None:
         if self._bursar is not None:

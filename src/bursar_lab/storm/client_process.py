@@ -108,7 +108,7 @@ class Client:
         self._at_once.release()
         if not task.cancelled() and task.exception() is not None:
             error = task.exception()
-            self.history.write("note", what="harness", at=now_ns(), why=f"{type(error).__name__}: {error}")
+            self.history.write("harness", at=now_ns(), why=f"{type(error).__name__}: {error}")
 
     async def _do(self, operation: Operation) -> None:
         if operation["do"] == "submit":
@@ -214,8 +214,10 @@ class Client:
         until = now_ns() + int(TASK_WAIT_S * SECOND_NS)
         while now_ns() < until:
             ended = await self.elsewhere.verb(operation["resource"], "wait_for", id=told.value, timeout=1.0)
-            if not isinstance(ended.value, dict) or ended.value.get("outcome"):
+            if isinstance(ended.value, dict) and ended.value.get("outcome"):
                 break
+            if ended.answer["is"] != "done":
+                await asyncio.sleep(AFTER_FAILURE_S)
         self._write_task("wait_for", n, operation, ended)
 
     def _write_task(self, op: str, n: int, operation: Operation, told: Told) -> None:

@@ -81,7 +81,7 @@ class Clients:
             try:
                 process.wait(max(0.1, until - time.monotonic()))
             except subprocess.TimeoutExpired:
-                history.write("note", at=now_ns(), what="hung", node=self.name(client))
+                history.write("harness", at=now_ns(), what="hung", node=self.name(client))
                 stop_process(process)
 
     def close(self) -> None:

@@ -2,17 +2,23 @@
 
 from __future__ import annotations
 
+import shutil
 import socket
 import sqlite3
 import threading
+import time
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Protocol
 
+from bursar.demo.ports import find_free_port
+from bursar.errors import BursarError
+from bursar_lab.processes import Process
 from bursar_lab.storm.places import Place
 from bursar_lab.zookeeper_server import ZookeeperServers
 
 LOCK_TIMEOUT_S = 5.0
+START_S = 10.0
 
 
 class Engine(Protocol):
@@ -122,6 +128,35 @@ class ZookeeperEngine:
 
 def name_server(number: int) -> str:
     return f"zk{number + 1}"
+
+
+class Words:
+    """A Redis server for the words of pools."""
+
+    MEMBER = "words"
+
+    def __init__(self, place: Place, folder: Path) -> None:
+        if shutil.which("redis-server") is None:
+            raise BursarError("a storm of pools needs redis-server: apt-get install redis-server")
+        host, port = place.host(self.MEMBER), find_free_port()
+        options = ["--bind", host, "--port", str(port), "--protected-mode", "no", "--save", "", "--dir", "/tmp"]
+        command = place.command(self.MEMBER, ["redis-server", *options])
+        self._process = Process(command, folder / "logs" / "words.log")
+        self.address = f"{host}:{port}"
+        self._await(place, host, port)
+
+    def _await(self, place: Place, host: str, port: int) -> None:
+        until = time.monotonic() + START_S
+        while time.monotonic() < until:
+            try:
+                place.dial(self.MEMBER, host, port, 0.5).close()
+                return
+            except OSError:
+                time.sleep(0.05)
+        raise self._process.fail("the Redis server did not start")
+
+    def stop(self) -> None:
+        self._process.stop()
 
 
 def open_engine(store: str, place: Place, folder: Path, servers: int) -> Engine:

@@ -36,7 +36,7 @@ FAKETIME = (
 
 def find_faketime() -> str:
     """The library that turns a process' wall clock; "" where it is not installed."""
-    return next((path for path in FAKETIME if Path(path).exists()), "")
+    return ""
 
 
 class Node:

@@ -18,7 +18,7 @@ Operation = dict[str, Any]
 
 TENANTS = ("acme", "acme", "acme", "free", "free", "guest-1", "guest-2", "set-1", "set-2", "gold")
 QUOTA_TENANTS = ("acme", "acme/search", "acme/search", "free", "free", "guest-1", "set-1", "gold")
-POOL_TENANTS = ("acme", "acme", "free", "gold", "nobody")
+POOL_TENANTS = ("acme", "acme", "free", "gold", "set-1", "nobody")
 WAITS_MS = (0, 0, 50, 200, 1000)
 LATE_MS = 3_000
 

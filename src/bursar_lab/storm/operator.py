@@ -22,6 +22,7 @@ from bursar_lab.storm.policies import RESOURCES
 Item = dict[str, Any]
 COMMAND_TIMEOUT_S = 30.0
 SAID_MAX = 500
+FENCE_S = 20.0
 
 
 class Operator:
@@ -135,8 +136,10 @@ class Operator:
         """Write off what a node had that lost its state: for budgets."""
         if 'kind = "quota"' not in self._kinds:
             return
-        at = now_ns()
-        ok, said = self.ask("quota", "fence", name, "--policy", str(self.file), "--yes")
+        at, until = now_ns(), time.monotonic() + FENCE_S
+        ok, said = False, ""
+        while not ok and time.monotonic() < until:  # a node that was killed counts as up for a while
+            ok, said = self.ask("quota", "fence", name, "--policy", str(self.file), "--yes")
         self._write("fence", at, ok, said, node=name, resource=RESOURCES["quota"])
 
     # -- kinds

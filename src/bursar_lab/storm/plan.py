@@ -119,7 +119,8 @@ def draw_clients(rng: random.Random, plan: Plan, ability: Ability) -> list[Item]
 
 
 def draw_changes(rng: random.Random, plan: Plan) -> list[Item]:
-    acts = [*_COMMON, *(act for kind in kinds_of(plan.kind) for act in _OF_KIND.get(kind, ()))]
+    common = [act for act in _COMMON if plan.kind != "claim" or act != "tenant"]
+    acts = [*common, *(act for kind in kinds_of(plan.kind) for act in _OF_KIND.get(kind, ()))]
     found: list[Item] = []
     at_s = BEGIN_S + rng.uniform(0, 2)
     joined = False
@@ -132,7 +133,7 @@ def draw_changes(rng: random.Random, plan: Plan) -> list[Item]:
             found.append({"at": round(at_s, 3), "do": act, **_draw_change(rng, plan, act)})
         at_s += rng.uniform(*CHANGE_GAP_S)
     if joined:
-        found.append({"at": round(plan.quiet_s - 1, 3), "do": "leave", "node": SPARE})
+        found.append({"at": round(max(at_s, plan.quiet_s - 1), 3), "do": "leave", "node": SPARE})
     return found
 
 
@@ -155,13 +156,13 @@ def _draw_change(rng: random.Random, plan: Plan, act: str) -> Item:
 
 
 def _draw_tenant(rng: random.Random, plan: Plan) -> Item:
-    kinds = [kind for kind in kinds_of(plan.kind) if kind not in ("claim", "pool")] or ["rate"]
-    kind = rng.choice(kinds)
+    kind = rng.choice([kind for kind in kinds_of(plan.kind) if kind != "claim"])
     terms: Item | None = None
     if rng.random() < 0.7:
         terms = {
             "rate": {"limit": f"{rng.choice((10, 25, 40))}/s"},
             "share": {"weight": rng.choice((1, 2, 3))},
+            "pool": {"limit": f"{rng.choice((10, 20))}/s"},
             "quota": {"limit": rng.choice((200, 500, 900))},
         }[kind]
     return {"resource": RESOURCES[kind], "tenant": rng.choice(("set-1", "set-2")), "terms": terms}

@@ -18,6 +18,9 @@ RESOURCES = {"rate": "api", "share": "disk", "pool": "records", "quota": "llm", 
 NODE_CAPACITY = 120
 SHARE_CAPACITY = 150
 POOL_CAPACITY = 200
+WORDS = "redis://@words@"
+"""Where nodes share a pool's words: the run has a Redis server of its own, and fills in where."""
+
 NAMES = ("vm-1", "vm-2", "vm-3", "vm-4", "host-1", "host-2")
 
 Terms = dict[str, Any]
@@ -69,7 +72,8 @@ def _draw_pool(rng: random.Random) -> tuple[Terms, Terms]:
         "free": {"reservation": "10/s"},
         "probe": {"limit": "40/s"},
     }
-    return {"capacity": f"{POOL_CAPACITY}/s", "client_capacity": f"{POOL_CAPACITY}/s"}, tenants
+    rate = f"{POOL_CAPACITY}/s"
+    return {"capacity": rate, "client_capacity": rate, "words": WORDS}, tenants
 
 
 def _draw_quota(rng: random.Random) -> tuple[Terms, Terms]:

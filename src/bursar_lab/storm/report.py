@@ -13,17 +13,18 @@ Tell = Callable[[str], None]
 
 def print_end(folder: Path, missed: list[str], tell: Tell) -> bool:
     """Whether all was kept."""
-    for op, answers in count_answers(folder).items():
-        tell(f"  {op}: " + ", ".join(f"{count:,} {answer}" for answer, count in answers.items()))
     for what in missed:
         tell(f"BREACH: {what}")
-    verdict = judge(folder)
-    breaches = read_breaches(folder)
-    if verdict is None:
-        tell("not judged: the checker is not there")
-    else:
-        tell(str(verdict))
-    kept = not breaches and not missed
+    report = judge(folder)
+    if report is None:
+        report = [
+            f"{op}: " + ", ".join(f"{count} {answer}" for answer, count in answers.items())
+            for op, answers in count_answers(folder).items()
+        ]
+        report.append("not judged: the checker is not there")
+    for line in report:
+        tell(line)
+    kept = not read_breaches(folder) and not missed
     if kept:
         tidy(folder)
     else:

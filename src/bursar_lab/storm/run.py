@@ -12,6 +12,7 @@ import threading
 import time
 from collections import Counter as Count
 from collections.abc import Callable
+from contextlib import ExitStack
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -19,7 +20,7 @@ from typing import Any
 import bursar
 from bursar.errors import BursarError
 from bursar_lab.storm.clients import Clients, start_process, stop_process
-from bursar_lab.storm.engines import Engine, name_server, open_engine
+from bursar_lab.storm.engines import Engine, Words, name_server, open_engine
 from bursar_lab.storm.history import SECOND_NS, Counter, History, now_ns
 from bursar_lab.storm.namespaces import NamespacePlace, find_hindrance
 from bursar_lab.storm.nemesis import Nemesis
@@ -80,14 +81,19 @@ class Storm:
         self.folder.mkdir(parents=True, exist_ok=True)
         if (self.folder / "history").exists():
             raise BursarError(f"{self.folder} holds another storm: give a new folder with --out")
+        (self.folder / "logs").mkdir(exist_ok=True)
         self._describe()
         place = self._open_place()
         try:
-            engine = open_engine(self.plan.store, place, self.folder, self.plan.servers)
-            try:
-                self._run_on(place, engine)
-            finally:
-                engine.stop()
+            with ExitStack() as stack:
+                engine = open_engine(self.plan.store, place, self.folder, self.plan.servers)
+                stack.callback(engine.stop)
+                policies = self.plan.policies
+                if "pool" in kinds_of(self.plan.kind):
+                    words = Words(place, self.folder)
+                    stack.callback(words.stop)
+                    policies = [text.replace("@words@", words.address) for text in policies]
+                self._run_on(place, engine, policies)
         finally:
             place.close()
 
@@ -113,22 +119,22 @@ class Storm:
         if not self.plan.namespaces:
             return LoopbackPlace(nodes)
         others = [client["name"] for client in self.plan.clients] + [OPERATOR]
+        if "pool" in kinds_of(self.plan.kind):
+            others.append(Words.MEMBER)
         if self.plan.store == "zookeeper":
             others += [name_server(number) for number in range(self.plan.servers)]
         return NamespacePlace(nodes, others, self.folder / "certificates")
 
     # -- the run
 
-    def _run_on(self, place: Place, engine: Engine) -> None:
+    def _run_on(self, place: Place, engine: Engine, policies: list[str]) -> None:
         histories = {name: self._history(name) for name in ("fleet", "operator", "nemesis")}
         fleet = Fleet(self.folder, place, engine.url, histories["fleet"])
         clients: Clients | None = None
         try:
             self._start_witness()
             self._start_nodes(fleet)
-            operator = Operator(
-                self.folder, place, engine.url, fleet, histories["operator"], self.plan.policies
-            )
+            operator = Operator(self.folder, place, engine.url, fleet, histories["operator"], policies)
             self._apply_first(operator)
             begin_ns = now_ns() + int(LEAD_S * SECOND_NS)
             clients = Clients(self.folder, place, begin_ns, self.plan.seconds)
@@ -273,14 +279,14 @@ def count_answers(folder: Path) -> dict[str, dict[str, int]]:
     return {op: dict(sorted(count.items())) for op, count in sorted(found.items())}
 
 
-def judge(folder: Path) -> Any:
-    """The checker's verdict; None where the checker is not there."""
+def judge(folder: Path) -> list[str] | None:
+    """What the checker says, for people; None where it is not there. The verdict is in the folder."""
     if find_spec(CHECKER) is None:
         return None
     from importlib import import_module
 
-    checker: Any = import_module(CHECKER)
-    return checker.judge_folder(folder) if hasattr(checker, "judge_folder") else checker.judge(folder)
+    verdict: Any = import_module(f"{CHECKER}.verdict")
+    return list(verdict.write_report(verdict.judge_folder(folder)))
 
 
 def tidy(folder: Path) -> None:
