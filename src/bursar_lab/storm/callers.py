@@ -48,7 +48,7 @@ def tell(value: Any) -> Answer:
     if value is None or isinstance(value, bool | int | str | dict | list | tuple):
         return DONE
     if hasattr(value, "grants"):
-        return {"is": "grant", "parts": {name: describe_grant(grant) for name, grant in value.grants.items()}}
+        return {"is": "grant"}
     return describe_grant(value)
 
 
@@ -83,7 +83,7 @@ def _ask(b: Any, operation: Operation) -> Any:
     """The acquisition that an operation is: to be awaited, or taken."""
     tenant, wait_s = operation["tenant"], operation["wait_ms"] / 1000
     if operation["do"] == "acquire_all":
-        return b.acquire_all(tenant, operation["amount"], wait=wait_s)
+        return b.acquire_all(tenant, operation["amounts"], wait=wait_s)
     resource = b.resource(operation["resource"])
     key = operation.get("key") or None
     if operation["do"] == "claim":

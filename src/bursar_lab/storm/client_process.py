@@ -16,7 +16,7 @@ from typing import Any
 
 import msgspec
 
-from bursar_lab.storm.answers import DONE
+from bursar_lab.storm.answers import DONE, describe_grant
 from bursar_lab.storm.callers import AsyncCaller, Caller, HttpCaller, SyncCaller, Told
 from bursar_lab.storm.guard_process import GuardLine
 from bursar_lab.storm.history import SECOND_NS, History, now_ns
@@ -73,7 +73,7 @@ class Client:
         for caller in (self.first, self.elsewhere):
             at = now_ns()
             await caller.close()
-            self.history.write("note", what="close", at=at, end=now_ns(), via=caller.via)
+            self.history.write("close", at=at, end=now_ns(), via=caller.via)
 
     async def _connect(self, caller: Caller) -> bool:
         """A client that finds nobody comes again, as one that a supervisor starts again would."""
@@ -81,7 +81,7 @@ class Client:
             told = await caller.open(OPEN_TIMEOUT_S)
             found = told.answer["is"] == "done" or caller.via == "http"
             answer = told.answer if found else {**told.answer, "is": "unknown"}
-            self.history.write("note", what="connect", at=told.at, end=told.end, via=caller.via, answer=answer)
+            self.history.write("connect", at=told.at, end=told.end, via=caller.via, answer=answer)
             if found:
                 return True
             if now_ns() > self.end_ns:
@@ -126,7 +126,7 @@ class Client:
     async def _ask(self, caller: Caller, operation: Operation) -> tuple[int, Told]:
         n = self.history.number()
         fields = self._describe(caller, operation)
-        self.history.write("begin", n=n, what=operation["do"], at=now_ns(), **fields)
+        self.history.write("begin", n=n, of=operation["do"], at=now_ns(), **fields)
         asking = asyncio.create_task(caller.acquire(operation))
         cancel_ms = operation.get("cancel_ms")
         if cancel_ms is not None:
@@ -136,10 +136,19 @@ class Client:
         told = await asking
         fields["answer"] = told.answer
         self.history.write(operation["do"], n=n, at=told.at, end=told.end, **fields)
+        if operation["do"] == "acquire_all" and told.value is not None:
+            self._write_parts(n, told, fields)
         return n, told
 
+    def _write_parts(self, n: int, told: Told, fields: dict[str, Any]) -> None:
+        """Each grant of several, as if it had been acquired alone."""
+        for name, grant in told.value.grants.items():
+            part = {**fields, "resource": name, "amount": grant.amount, "answer": describe_grant(grant)}
+            part.pop("amounts")
+            self.history.write("acquire", at=told.at, end=told.end, part_of=n, **part)
+
     def _describe(self, caller: Caller, operation: Operation) -> dict[str, Any]:
-        kept = ("resource", "tenant", "amount", "wait_ms", "key", "names", "cancel_ms")
+        kept = ("resource", "tenant", "amount", "amounts", "wait_ms", "key", "names", "cancel_ms")
         fields = {key: operation[key] for key in kept if operation.get(key) is not None}
         return {"via": caller.via, "nodes": self.spec["nodes"], **fields}
 
@@ -221,8 +230,7 @@ class Client:
         self._write_task("wait_for", n, operation, ended)
 
     def _write_task(self, op: str, n: int, operation: Operation, told: Told) -> None:
-        state = told.value if isinstance(told.value, str) else _describe_task(told.value)
-        answer = {**told.answer, "state": state}
+        answer = {**told.answer, "task": _describe_task(told.value)}
         self.history.write(op, task=n, at=told.at, end=told.end, resource=operation["resource"], answer=answer)
 
     # -- somebody who always waits
@@ -251,9 +259,9 @@ class Client:
                     self.history.write("release", at=ended.at, end=ended.end, answer=ended.answer)
 
 
-def _describe_task(task: Any) -> str | None:
-    """Its outcome once it is over, else how it stands."""
-    return str(task.get("outcome") or task.get("state")) if isinstance(task, dict) else None
+def _describe_task(task: Any) -> Any:
+    """A word, or how it stands and how it ended."""
+    return {key: task.get(key) for key in ("state", "outcome")} if isinstance(task, dict) else task
 
 
 def _is_kept(keep: list[list[int]] | None, number: int) -> bool:
@@ -273,7 +281,7 @@ async def main(path: str) -> None:
     try:
         await task
     except asyncio.CancelledError:
-        client.history.write("note", what="stopped", at=now_ns())
+        client.history.write("stopped", at=now_ns())
 
 
 if __name__ == "__main__":

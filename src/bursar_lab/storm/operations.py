@@ -124,7 +124,7 @@ def _draw_all(rng: random.Random) -> Operation:
         "do": "acquire_all",
         "resource": None,
         "tenant": rng.choice(("acme", "free", "gold")),
-        "amount": {"api": 1, "records": 1, "llm": amount},
+        "amounts": {"api": 1, "records": 1, "llm": amount},
         "wait_ms": rng.choice(WAITS_MS),
         "hold_ms": rng.choice((0, 20)),
         "end": rng.choice(("release", "settle")),

@@ -19,9 +19,10 @@ SLOTS = "abcdefghi"
 SPARE = "z"
 """The node that joins and leaves while it runs."""
 
-CALM_S = 14.0
-CALM_SHORT_S = 7.0
-SHORT_S = 40.0
+CALMS_S = ((40.0, 7.0), (90.0, 14.0), (float("inf"), 36.0))
+"""How long it is quiet at the end of a storm that is shorter than so many seconds. A node whose session
+expired, and a budget that has to be gathered again, take their time; a short storm does not wait for it."""
+
 BEGIN_S = 3.0
 ROUGH_S, REST_S = 20.0, 7.0
 """Faults come in stretches, so that there are calm ones in which reservations are due."""
@@ -57,7 +58,7 @@ class Plan:
     @property
     def quiet_s(self) -> float:
         """From when on nothing goes wrong any more."""
-        return self.seconds - (CALM_SHORT_S if self.seconds < SHORT_S else CALM_S)
+        return self.seconds - next(calm_s for below_s, calm_s in CALMS_S if self.seconds < below_s)
 
     @property
     def servers(self) -> int:
