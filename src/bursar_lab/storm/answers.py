@@ -42,7 +42,9 @@ def describe_error(error: BaseException) -> Answer:
         return {"is": "unknown", "why": error.why, "fallback": error.fallback}
     if isinstance(error, asyncio.CancelledError):
         return {"is": "cancelled"}
-    word = "denied" if isinstance(error, DeniedError) else "usage" if isinstance(error, UsageError) else "error"
+    word = (
+        "denied" if isinstance(error, DeniedError) else "usage" if isinstance(error, UsageError) else "error"
+    )
     return {"is": word, "why": f"{type(error).__name__}: {error}"[:500]}
 
 

@@ -63,7 +63,7 @@ async def time_async(act: Callable[[], Awaitable[Any]]) -> Told:
     at = now_ns()
     try:
         value = await act()
-    except (Exception, asyncio.CancelledError) as error:
+    except (Exception, asyncio.CancelledError) as error:  # noqa: BLE001 - whatever it was is the answer
         return Told(at, now_ns(), describe_error(error))
     end = now_ns()
     return Told(at, end, tell(value), value)
@@ -73,7 +73,7 @@ def time_sync(act: Callable[[], Any]) -> Told:
     at = now_ns()
     try:
         value = act()
-    except Exception as error:
+    except Exception as error:  # noqa: BLE001 - whatever it was is the answer
         return Told(at, now_ns(), describe_error(error))
     end = now_ns()
     return Told(at, end, tell(value), value)
@@ -224,9 +224,7 @@ class HttpCaller:
         why = ""
         for base in [at_base] if at_base else self._urls:
             try:
-                answer = await self._client.post(
-                    base + path, json=body, timeout=wait_s + HTTP_SLACK_S
-                )
+                answer = await self._client.post(base + path, json=body, timeout=wait_s + HTTP_SLACK_S)
             except self._errors as error:
                 why = f"{type(error).__name__}: {error}"
                 if type(error).__name__ not in ("ConnectError", "ConnectTimeout"):

@@ -231,7 +231,9 @@ class Client:
 
     def _write_task(self, op: str, n: int, operation: Operation, told: Told) -> None:
         answer = {**told.answer, "task": _describe_task(told.value)}
-        self.history.write(op, task=n, at=told.at, end=told.end, resource=operation["resource"], answer=answer)
+        self.history.write(
+            op, task=n, at=told.at, end=told.end, resource=operation["resource"], answer=answer
+        )
 
     # -- somebody who always waits
 
@@ -274,8 +276,8 @@ async def _sleep_until(at_ns: int) -> None:
         await asyncio.sleep(left_ns / SECOND_NS)
 
 
-async def main(path: str) -> None:
-    client = Client(json.loads(Path(path).read_text()))
+async def main(spec: dict[str, Any]) -> None:
+    client = Client(spec)
     task = asyncio.ensure_future(client.run())
     asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, task.cancel)
     try:
@@ -285,4 +287,4 @@ async def main(path: str) -> None:
 
 
 if __name__ == "__main__":
-    asyncio.run(main(sys.argv[1]))
+    asyncio.run(main(json.loads(Path(sys.argv[1]).read_text())))

@@ -139,7 +139,18 @@ class Words:
         if shutil.which("redis-server") is None:
             raise BursarError("a storm of pools needs redis-server: apt-get install redis-server")
         host, port = place.host(self.MEMBER), find_free_port()
-        options = ["--bind", host, "--port", str(port), "--protected-mode", "no", "--save", "", "--dir", "/tmp"]
+        options = [
+            "--bind",
+            host,
+            "--port",
+            str(port),
+            "--protected-mode",
+            "no",
+            "--save",
+            "",
+            "--dir",
+            "/tmp",
+        ]
         command = place.command(self.MEMBER, ["redis-server", *options])
         self._process = Process(command, folder / "logs" / "words.log")
         self.address = f"{host}:{port}"

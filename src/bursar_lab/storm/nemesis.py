@@ -67,7 +67,7 @@ class Nemesis:
             fields["jump_ms"] = item["jump_s"] * 1000
         try:
             targets, heal = act(item)
-        except Exception as error:
+        except Exception as error:  # noqa: BLE001 - the others go on, and this one is written down
             self._history.write("note", at=at, what="not done", fault=fault, why=repr(error)[:300])
             return
         self._history.write("fault", at=at, end=now_ns(), targets=targets, **fields)
@@ -75,7 +75,7 @@ class Nemesis:
         healed_at = now_ns()
         try:
             heal()
-        except Exception as error:
+        except Exception as error:  # noqa: BLE001 - the others go on, and this one is written down
             self._history.write("note", at=healed_at, what="not healed", fault=fault, why=repr(error)[:300])
         self._history.write("heal", at=healed_at, end=now_ns(), targets=targets, fault=fields["fault"])
 

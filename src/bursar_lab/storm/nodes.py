@@ -19,6 +19,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from bursar_lab.processes import Process
+from bursar_lab.storm import clocks
 from bursar_lab.storm.history import History, now_ns
 from bursar_lab.storm.places import Place
 
@@ -28,15 +29,6 @@ POLL_S = 0.05
 AGAIN_S = 1.0
 SAID_BYTES = 4_000
 TMPFS = "size=8m,mode=0700"
-FAKETIME = (
-    "/usr/lib/x86_64-linux-gnu/faketime/libfaketime.so.1",
-    "/usr/lib/aarch64-linux-gnu/faketime/libfaketime.so.1",
-)
-
-
-def find_faketime() -> str:
-    """The library that turns a process' wall clock; "" where it is not installed."""
-    return ""
 
 
 class Node:
@@ -115,16 +107,9 @@ class Fleet:
         return self._place.command(node.slot, command)
 
     def _turned(self, node: Node) -> list[str]:
-        """Only the wall clock is turned: the monotonic ones are those that the promises are made by."""
         if not node.clock.exists():
-            node.clock.write_text("+0\n")
-        settings = {
-            "LD_PRELOAD": find_faketime(),
-            "FAKETIME_DONT_FAKE_MONOTONIC": "1",
-            "FAKETIME_NO_CACHE": "1",
-            "FAKETIME_TIMESTAMP_FILE": str(node.clock),
-        }
-        return ["env", *(f"{key}={value}" for key, value in settings.items())]
+            clocks.turn(node.clock, 0.0)
+        return ["env", *clocks.list_settings(node.clock.parent, node.clock)]
 
     def await_ready(self, *slots: str, timeout_s: float = READY_TIMEOUT_S) -> list[str]:
         """Wait for them; those that are not ready in time."""
@@ -226,10 +211,7 @@ class Fleet:
             self.nodes[slot].life += 1
 
     def turn_clock(self, slot: str, by_s: float) -> None:
-        node = self.nodes[slot]
-        new = node.clock.with_suffix(".new")
-        new.write_text(f"{by_s:+.3f}\n")
-        new.rename(node.clock)
+        clocks.turn(self.nodes[slot].clock, by_s)
 
     # -- the end
 

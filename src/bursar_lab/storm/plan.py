@@ -91,9 +91,7 @@ def draw_plan(
     from bursar_lab.storm.settings import draw_settings
 
     slots = list(SLOTS[:nodes])
-    plan = Plan(
-        kind, seed, seconds, store, slots, settings, ability.namespaces, list(ability.left_out)
-    )
+    plan = Plan(kind, seed, seconds, store, slots, settings, ability.namespaces, list(ability.left_out))
     rng = random.Random(f"{seed}/policy")
     drawn = draw_settings(rng, kind) if settings == "drawn" else {}
     plan.policies = [draw_text(rng, kind, slots, drawn) for _ in range(TEXTS)]
@@ -105,13 +103,13 @@ def draw_plan(
 
 def draw_clients(rng: random.Random, plan: Plan, ability: Ability) -> list[Item]:
     ways = ["async", "sync", "async"] + (["http"] if ability.http else [])
-    clients = []
+    clients: list[Item] = []
     for number, via in enumerate(ways, start=1):
         order = rng.sample(plan.nodes, len(plan.nodes))
-        item = {"name": f"c{number}", "via": via, "seed": f"{plan.seed}/c{number}", "kind": plan.kind}
+        item: Item = {"name": f"c{number}", "via": via, "seed": f"{plan.seed}/c{number}", "kind": plan.kind}
         clients.append(item | {"nodes": order, "rate": CLIENT_RATE, "program": "mixed", "keep": None})
     if set(kinds_of(plan.kind)) & {"rate", "share", "pool"}:
-        steady = {"name": "gold", "via": "async", "seed": f"{plan.seed}/gold", "kind": plan.kind}
+        steady: Item = {"name": "gold", "via": "async", "seed": f"{plan.seed}/gold", "kind": plan.kind}
         clients.append(steady | {"nodes": list(plan.nodes), "rate": 0.0, "program": "steady", "keep": None})
     return clients
 
@@ -160,12 +158,13 @@ def _draw_tenant(rng: random.Random, plan: Plan) -> Item:
     kind = rng.choice([kind for kind in kinds_of(plan.kind) if kind != "claim"])
     terms: Item | None = None
     if rng.random() < 0.7:
-        terms = {
+        choices: dict[str, Item] = {
             "rate": {"limit": f"{rng.choice((10, 25, 40))}/s"},
             "share": {"weight": rng.choice((1, 2, 3))},
             "pool": {"limit": f"{rng.choice((10, 20))}/s"},
             "quota": {"limit": rng.choice((200, 500, 900))},
-        }[kind]
+        }
+        terms = choices[kind]
     return {"resource": RESOURCES[kind], "tenant": rng.choice(("set-1", "set-2")), "terms": terms}
 
 

@@ -36,8 +36,11 @@ def draw_text(rng: random.Random, kind: str, nodes: Sequence[str], settings: Map
     for each in kinds_of(kind):
         terms, tenants = _DRAW[each](rng)
         if each == "rate":
-            terms["servers"] = {name: f"{NODE_CAPACITY}/s" for name in (*nodes, "*")}
-        terms = {**terms, **{key: value for key, value in settings.get(each, {}).items() if key != "tenant"}}
+            terms["servers"] = dict.fromkeys((*nodes, "*"), f"{NODE_CAPACITY}/s")
+        drawn = settings.get(each, {})
+        terms |= {key: value for key, value in drawn.items() if key != "tenant"}
+        if "acme" in tenants:
+            tenants["acme"] |= drawn.get("tenant", {})
         parts.append(write_resource(RESOURCES[each], each, terms, tenants))
     return "\n".join(parts)
 

@@ -38,4 +38,6 @@ def read_breaches(folder: Path) -> list[str]:
     if not path.exists():
         return []
     found = json.loads(path.read_text()).get("breaches", [])
-    return sorted({str(breach.get("promise", breach)) if isinstance(breach, dict) else str(breach) for breach in found})
+    return sorted(
+        {str(breach.get("promise", breach)) if isinstance(breach, dict) else str(breach) for breach in found}
+    )

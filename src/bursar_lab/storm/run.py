@@ -20,11 +20,12 @@ from typing import Any
 import bursar
 from bursar.errors import BursarError
 from bursar_lab.storm.clients import Clients, start_process, stop_process
+from bursar_lab.storm.clocks import can_turn
 from bursar_lab.storm.engines import Engine, Words, name_server, open_engine
 from bursar_lab.storm.history import SECOND_NS, Counter, History, now_ns
 from bursar_lab.storm.namespaces import NamespacePlace, find_hindrance
 from bursar_lab.storm.nemesis import Nemesis
-from bursar_lab.storm.nodes import Fleet, find_faketime
+from bursar_lab.storm.nodes import Fleet
 from bursar_lab.storm.operator import Operator
 from bursar_lab.storm.places import OPERATOR, LoopbackPlace, Place
 from bursar_lab.storm.plan import SPARE, Ability, Plan
@@ -53,9 +54,9 @@ def find_ability(namespaces: bool = True) -> Ability:
     mounts = os.geteuid() == 0 and shutil.which("mount") is not None
     if not mounts:
         left_out.append("disk_full: a small disk of its own takes root")
-    clocks = bool(find_faketime())
+    clocks = can_turn()
     if not clocks:
-        left_out.append("clock: faketime is not installed")
+        left_out.append("clock: a clock is turned by a library, which takes a C compiler (cc)")
     http = find_spec("bursar.api") is not None and find_spec("httpx") is not None
     if not http:
         left_out.append("HTTP clients: this version has no HTTP API")
@@ -187,7 +188,15 @@ class Storm:
             return
         guard = [sys.executable, "-m", "bursar_lab.storm.guard_process", self._socket]
         self._start([*guard, str(self.folder / "history" / "guard.jsonl")], "guard")
-        work = [sys.executable, "-m", "bursar", "work", "bursar_lab.storm.shop:b", "--policy", str(operator.file)]
+        work = [
+            sys.executable,
+            "-m",
+            "bursar",
+            "work",
+            "bursar_lab.storm.shop:b",
+            "--policy",
+            str(operator.file),
+        ]
         self._start(place.command(OPERATOR, [*work, "--name", "worker"]), "worker")
 
     @property

@@ -17,7 +17,18 @@ from bursar_lab.storm.policies import kinds_of
 
 Terms = dict[str, Any]
 
-FIXED = {"kind", "tenant", "servers", "capacity", "client_capacity", "words", "max_tenants", "unit", "warnings", "costs"}
+FIXED = {
+    "kind",
+    "tenant",
+    "servers",
+    "capacity",
+    "client_capacity",
+    "words",
+    "max_tenants",
+    "unit",
+    "warnings",
+    "costs",
+}
 """What a storm needs as it is, or what changes nothing that it could see."""
 
 RANGES: dict[str, tuple[Any, ...]] = {
@@ -37,6 +48,12 @@ NOT_FOR: dict[str, dict[str, tuple[Any, ...]]] = {
     "claim": {"without_bursar": ("refuse",)},
     "share": {"interval": ("50ms", "100ms", "200ms")},
 }
+TENANT: dict[str, Terms] = {
+    "rate": {"burst": (1, 5, 50), "weight": (1, 7)},
+    "share": {"borrow": (50, 500), "lend": (50, 500)},
+}
+"""Of acme: the others' terms are what the storm counts on."""
+
 CHANCE = 0.5
 
 
@@ -66,6 +83,9 @@ def _draw(rng: random.Random, kind: str) -> Terms:
         chosen = rng.choice(values) if values else None
         if key not in FIXED and values and rng.random() < CHANCE:
             drawn[key] = chosen
+    drawn["tenant"] = {
+        key: rng.choice(values) for key, values in TENANT.get(kind, {}).items() if rng.random() < CHANCE
+    }
     return drawn
 
 
