@@ -28,7 +28,7 @@ class Authority:
         folder.mkdir(parents=True)
         self._folder = folder
         self._run(
-            "req", "-x509", "-newkey", "ed25519", "-nodes", "-days", str(DAYS), "-subj", "/CN=storm authority",
+            "req", "-x509", "-newkey", "ed25519", "-nodes", "-days", str(DAYS), "-subj", "/CN=storm",
             "-addext", "keyUsage=critical,keyCertSign", "-keyout", "ca.key", "-out", "ca.crt",
         )  # fmt: skip
 
