@@ -2,7 +2,7 @@
 and writes what it was told.
 
 SPEC: {"name", "via", "seed", "kind", "rate", "urls": [first, elsewhere], "http": [...], "nodes": [...],
-"begin_ns", "seconds", "from_s", "program": "mixed" | "steady", "history", "guard", "keep", "tls", "token"}.
+"begin_ns", "seconds", "from_s", "program": "mixed" | "steady", "history", "guard", "keep", "tls", "token": its name, "secret": its text}.
 """
 
 from __future__ import annotations
@@ -49,14 +49,14 @@ class Client:
 
     def _make(self, number: int) -> Caller:
         spec = self.spec
-        options: dict[str, Any] = {"token": spec["token"]} if spec.get("token") else {}
+        options: dict[str, Any] = {"token": spec["secret"]} if spec.get("secret") else {}
         if spec.get("tls"):
             import bursar
 
             options |= {"tls": bursar.Tls(**spec["tls"]), "name": spec["certificate"]}
         if spec["via"] == "http":
             urls = spec["http"] if number == 0 else spec["http"][1:] + spec["http"][:1]
-            return HttpCaller(urls, spec.get("token"), options.get("tls"))
+            return HttpCaller(urls, spec.get("secret"), options.get("tls"))
         make = SyncCaller if spec["via"] == "sync" and number == 0 else AsyncCaller
         return make(spec["urls"][number], **options)
 
@@ -150,6 +150,8 @@ class Client:
     def _describe(self, caller: Caller, operation: Operation) -> dict[str, Any]:
         kept = ("resource", "tenant", "amount", "amounts", "wait_ms", "key", "names", "cancel_ms")
         fields = {key: operation[key] for key in kept if operation.get(key) is not None}
+        if self.spec.get("token") is not None:
+            fields["token"] = self.spec["token"]
         return {"via": caller.via, "nodes": self.spec["nodes"], **fields}
 
     # -- what becomes of a grant

@@ -6,6 +6,7 @@ the command said.
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 import threading
@@ -37,6 +38,9 @@ class Operator:
         self._lock = threading.Lock()
         self._versions: list[tuple[int, str]] = []
         self._kinds = policies[0]
+        self.tokens: dict[str, str] = {}
+        """The texts of tokens, by the names that the history has for them."""
+
         self.done = 0
         for number, text in enumerate(policies, start=1):
             (folder / f"policy-{number}.toml").write_text(text)
@@ -56,10 +60,16 @@ class Operator:
         """Run `bursar ...` where the operator stands: whether it did it, and what it said."""
         command = self._place.command(OPERATOR, [sys.executable, "-m", "bursar", *arguments])
         try:
-            done = subprocess.run(command, capture_output=True, text=True, timeout=COMMAND_TIMEOUT_S)
+            done = subprocess.run(
+                command, capture_output=True, text=True, timeout=COMMAND_TIMEOUT_S, env=self._environment()
+            )
         except subprocess.TimeoutExpired:
             return False, f"no answer within {COMMAND_TIMEOUT_S:g} s"
         return done.returncode == 0, done.stdout if done.returncode == 0 else (done.stderr or done.stdout)
+
+    def _environment(self) -> dict[str, str]:
+        usual = self.tokens.get("usual")
+        return {**os.environ, "BURSAR_TOKEN": usual} if usual else dict(os.environ)
 
     def _write(self, op: str, at: int, ok: bool, said: str, **fields: Any) -> None:
         why = {} if ok else {"why": said.strip()[-SAID_MAX:]}
@@ -155,6 +165,22 @@ class Operator:
         at = now_ns()
         ok, said = self.ask("claims", "release", item["name"], "--policy", str(self.file), "--yes")
         self._write("force_release", at, ok, said, name=item["name"], resource=RESOURCES["claim"])
+
+    # -- rights
+
+    def make_token(self, name: str, scopes: Sequence[Item]) -> None:
+        (scope,) = scopes
+        options = [f"--{key[:-1]}={value}" for key, values in scope.items() for value in values]
+        at = now_ns()
+        ok, said = self.ask("token", "create", *options, "--store", self._store, "--json", "--note", name)
+        if ok:
+            self.tokens[name] = json.loads(said)["token"]
+        self._write("token", at, ok, said, token=name, scopes=list(scopes))
+
+    def _revoke(self, item: Item) -> None:
+        at = now_ns()
+        ok, said = self.ask("token", "revoke", self.tokens[item["token"]], "--store", self._store)
+        self._write("revoke", at, ok, said, token=item["token"])
 
     # -- looking
 

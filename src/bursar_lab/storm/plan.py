@@ -35,6 +35,10 @@ AFTER_S = 6.0
 """A node that was down is left alone for so long after it was started."""
 
 CLIENT_RATE = 18.0
+SIDE_RATE = 4.0
+RIGHTS = 0.4
+"""How many storms have tokens."""
+
 TEXTS = 4
 CHANGE_GAP_S = (2.0, 5.0)
 
@@ -54,6 +58,8 @@ class Plan:
     clients: list[Item] = field(default_factory=list)
     changes: list[Item] = field(default_factory=list)
     faults: list[Item] = field(default_factory=list)
+    tokens: list[Item] = field(default_factory=list)
+    """Rights that are given out before the clients come; none: everybody may do everything."""
 
     @property
     def quiet_s(self) -> float:
@@ -96,8 +102,13 @@ def draw_plan(
     drawn = draw_settings(rng, kind) if settings == "drawn" else {}
     plan.policies = [draw_text(rng, kind, slots, drawn) for _ in range(TEXTS)]
     plan.clients = draw_clients(random.Random(f"{seed}/clients"), plan, ability)
+    if ability.tokens and random.Random(f"{seed}/rights").random() < RIGHTS:
+        give_rights(plan, ability)
     plan.faults = draw_faults(random.Random(f"{seed}/faults"), plan, ability)
     plan.changes = draw_changes(random.Random(f"{seed}/changes"), plan)
+    if plan.tokens:
+        revoke = {"at": round(plan.quiet_s * 0.6, 3), "do": "revoke", "token": "brief"}
+        plan.changes = sorted([*plan.changes, revoke], key=lambda item: float(item["at"]))
     return plan
 
 
@@ -112,6 +123,25 @@ def draw_clients(rng: random.Random, plan: Plan, ability: Ability) -> list[Item]
         steady: Item = {"name": "gold", "via": "async", "seed": f"{plan.seed}/gold", "kind": plan.kind}
         clients.append(steady | {"nodes": list(plan.nodes), "rate": 0.0, "program": "steady", "keep": None})
     return clients
+
+
+def give_rights(plan: Plan, ability: Ability) -> None:
+    """A token for the usual clients, one for a single tenant, one that is revoked, and one who has none."""
+    both = ["acquire", "read"]
+    resource = RESOURCES[kinds_of(plan.kind)[0]]
+    for client in plan.clients:
+        client["token"] = "usual"
+    plan.tokens = [
+        {"token": "usual", "scopes": [{"resources": ["*"], "tenants": ["*"], "verbs": both}]},
+        {"token": "narrow", "scopes": [{"resources": [resource], "tenants": ["acme"], "verbs": both}]},
+        {"token": "brief", "scopes": [{"resources": ["*"], "tenants": ["*"], "verbs": both}]},
+    ]
+    for name in ("narrow", "brief", *(["stranger"] if ability.http else [])):
+        item: Item = {"name": name, "via": "async", "seed": f"{plan.seed}/{name}", "kind": plan.kind}
+        if name == "stranger":
+            item["via"] = "http"  # the other protocol does not even let it in
+        item |= {"nodes": list(plan.nodes), "rate": SIDE_RATE, "program": "mixed", "keep": None}
+        plan.clients.append(item | {"token": "" if name == "stranger" else name})
 
 
 # -- what people do

@@ -62,7 +62,7 @@ class Prober:
     async def _get(self, slot: str, path: str) -> tuple[int, str]:
         host, _, port = self._spec["nodes"][slot]["http"].rpartition(":")
         reader, writer = await asyncio.open_connection(host, int(port), ssl=self._context())
-        token = self._spec.get("token")
+        token = self._spec.get("secret")
         rights = f"Authorization: Bearer {token}\r\n" if token else ""
         writer.write(f"GET {path} HTTP/1.1\r\nHost: {host}\r\n{rights}Connection: close\r\n\r\n".encode())
         try:
@@ -92,7 +92,7 @@ class Prober:
     async def _reach(self, slot: str) -> AsyncCaller | None:
         if slot in self._callers:
             return self._callers[slot]
-        options: dict[str, Any] = {"token": self._spec["token"]} if self._spec.get("token") else {}
+        options: dict[str, Any] = {"token": self._spec["secret"]} if self._spec.get("secret") else {}
         if self._spec.get("tls"):
             from bursar import Tls
 
@@ -113,6 +113,8 @@ class Prober:
         told = await caller.acquire(asked)
         del asked["do"]
         n = self._history.number()
+        if self._spec.get("token"):
+            asked["token"] = self._spec["token"]
         fields = {**asked, "nodes": [slot], "via": "async", "what": what, "answer": told.answer}
         self._history.write("probe", n=n, at=told.at, end=told.end, **fields)
         if told.value is not None:

@@ -137,11 +137,13 @@ class Storm:
             self._start_nodes(fleet)
             operator = Operator(self.folder, place, engine.url, fleet, histories["operator"], policies)
             self._apply_first(operator)
+            for item in self.plan.tokens:
+                operator.make_token(item["token"], item["scopes"])
             begin_ns = now_ns() + int(LEAD_S * SECOND_NS)
             clients = Clients(self.folder, place, begin_ns, self.plan.seconds)
             self._start_others(place, operator)
-            self._start_clients(place, clients)
-            self._start_prober(place, begin_ns)
+            self._start_clients(place, clients, operator)
+            self._start_prober(place, begin_ns, operator)
             nemesis = Nemesis(histories["nemesis"], fleet, clients, engine, place, operator.fence)
             self._weather(nemesis, operator, fleet, begin_ns)
             clients.join(JOIN_S, histories["fleet"])
@@ -204,7 +206,7 @@ class Storm:
         """Short: the path of a socket has an end at a hundred bytes."""
         return f"/tmp/bursar-storm-{os.getpid()}.guard"
 
-    def _start_clients(self, place: Place, clients: Clients) -> None:
+    def _start_clients(self, place: Place, clients: Clients, operator: Operator) -> None:
         claims = "claim" in kinds_of(self.plan.kind)
         for spec in self.plan.clients:
             order = spec["nodes"]
@@ -215,10 +217,11 @@ class Storm:
                 "urls": ["bursar://" + ",".join(addresses), "bursar://" + ",".join(turned)],
                 "http": [f"{scheme}://{place.http(slot)}" for slot in order],
                 "guard": self._socket if claims else None,
+                "secret": operator.tokens.get(spec.get("token", "")),
             }
             clients.start(spec, extra)
 
-    def _start_prober(self, place: Place, begin_ns: int) -> None:
+    def _start_prober(self, place: Place, begin_ns: int, operator: Operator) -> None:
         files = place.certificate(OPERATOR)
         nodes = {
             slot: {"url": f"bursar://{place.address(slot)}", "http": place.http(slot)}
@@ -233,6 +236,8 @@ class Storm:
             "tls": None if files is None else files.table(),
             "https": place.tls and find_spec("bursar.api") is not None,
             "certificate": OPERATOR,
+            "secret": operator.tokens.get("usual"),
+            "token": "usual" if self.plan.tokens else None,
         }
         path = self.folder / "specs" / "prober.json"
         path.write_text(json.dumps(spec))
