@@ -2,7 +2,8 @@
 and writes what it was told.
 
 SPEC: {"name", "via", "seed", "kind", "rate", "urls": [first, elsewhere], "http": [...], "nodes": [...],
-"begin_ns", "seconds", "from_s", "program": "mixed" | "steady", "history", "guard", "keep", "tls", "token": its name, "secret": its text}.
+"begin": a file that says when, "seconds", "from_s", "program": "mixed" | "steady", "history", "guard",
+"keep", "tls", "token": its name, "secret": its text}.
 """
 
 from __future__ import annotations
@@ -42,8 +43,7 @@ class Client:
         self.history = History(Path(spec["history"]))
         self.guard = GuardLine(spec["guard"]) if spec.get("guard") else None
         self.first, self.elsewhere = (self._make(number) for number in range(2))
-        self.begin_ns = spec["begin_ns"]
-        self.end_ns = self.begin_ns + int(spec["seconds"] * SECOND_NS)
+        self.begin_ns = self.end_ns = 0
         self._at_once = asyncio.Semaphore(AT_ONCE_MAX)
         self._open: set[asyncio.Task[None]] = set()
 
@@ -64,6 +64,7 @@ class Client:
         for caller in (self.first, self.elsewhere):
             if not await self._connect(caller):
                 return
+        await self._await_begin()
         if self.spec["program"] == "steady":
             await self._run_steadily()
         else:
@@ -84,10 +85,16 @@ class Client:
             self.history.write("connect", at=told.at, end=told.end, via=caller.via, answer=answer)
             if found:
                 return True
-            if now_ns() > self.end_ns:
-                return False
             await asyncio.sleep(OPEN_AGAIN_S)
         return False
+
+    async def _await_begin(self) -> None:
+        """All begin at one time, which is known when all are there."""
+        path = Path(self.spec["begin"])
+        while not path.exists():
+            await asyncio.sleep(AFTER_FAILURE_S)
+        self.begin_ns = int(path.read_text())
+        self.end_ns = self.begin_ns + int(self.spec["seconds"] * SECOND_NS)
 
     # -- operations that are due
 

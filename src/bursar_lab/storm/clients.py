@@ -15,16 +15,18 @@ from bursar_lab.storm.history import SECOND_NS, History, now_ns
 from bursar_lab.storm.places import Place
 
 STOP_TIMEOUT_S = 8.0
-POLL_S = 0.02
+POLL_S = 0.05
+CONNECT_S = 30.0
+CONNECTIONS = 2
 
 
 class Clients:
     """`specs` are the plan's. A client that was killed comes back as another: "c1-2" after "c1"."""
 
-    def __init__(self, folder: Path, place: Place, begin_ns: int, seconds: float) -> None:
+    def __init__(self, folder: Path, place: Place, seconds: float) -> None:
         self._folder = folder
         self._place = place
-        self._begin_ns = begin_ns
+        self._begin_ns = 0
         self._seconds = seconds
         self._lives: dict[str, int] = {}
         self._specs: dict[str, dict[str, Any]] = {}
@@ -44,12 +46,12 @@ class Clients:
     def _launch(self, client: str) -> None:
         self._lives[client] += 1
         name, spec = self.name(client), self._specs[client]
-        from_s = max(0.0, (now_ns() - self._begin_ns) / SECOND_NS)
+        from_s = max(0.0, (now_ns() - self._begin_ns) / SECOND_NS) if self._begin_ns else 0.0
         files = self._place.certificate(client)
         whole = spec | {
             "name": name,
             "history": str(self._folder / "history" / f"{name}.jsonl"),
-            "begin_ns": self._begin_ns,
+            "begin": str(self._begin),
             "seconds": self._seconds,
             "from_s": from_s,
             "tls": None if files is None else files.table(),
@@ -61,6 +63,25 @@ class Clients:
         self.running[client] = start_process(
             self._place.command(client, command), self._folder / "logs" / f"{name}.log"
         )
+
+    @property
+    def _begin(self) -> Path:
+        return self._folder / "specs" / "begin"
+
+    def begin(self) -> int:
+        """Say when it begins, once all of them are connected, or have had their time for it."""
+        until = time.monotonic() + CONNECT_S
+        while time.monotonic() < until and not all(map(self._is_connected, self.running)):
+            time.sleep(POLL_S)
+        self._begin_ns = now_ns() + SECOND_NS
+        new = self._begin.with_suffix(".new")
+        new.write_text(str(self._begin_ns))
+        new.rename(self._begin)
+        return self._begin_ns
+
+    def _is_connected(self, client: str) -> bool:
+        path = self._folder / "history" / f"{self.name(client)}.jsonl"
+        return path.exists() and path.read_bytes().count(b'"op":"connect"') >= CONNECTIONS
 
     def kill(self, client: str) -> None:
         self.running[client].kill()

@@ -113,7 +113,7 @@ def draw_plan(
 
 
 def draw_clients(rng: random.Random, plan: Plan, ability: Ability) -> list[Item]:
-    ways = ["async", "sync", "async"] + (["http"] if ability.http else [])
+    ways = ["async", "sync", "http" if ability.http else "async"]
     clients: list[Item] = []
     for number, via in enumerate(ways, start=1):
         order = rng.sample(plan.nodes, len(plan.nodes))

@@ -93,7 +93,8 @@ def _draw_quota(rng: random.Random) -> tuple[Terms, Terms]:
 
 
 def _draw_claim(rng: random.Random) -> tuple[Terms, Terms]:
-    return {}, {}
+    names = ("acme", "gold", "free", "probe", "*")
+    return {}, {name: {"weight": rng.choice((1, 2, 5))} for name in names}
 
 
 _DRAW = {

@@ -31,9 +31,6 @@ from bursar_lab.storm.places import OPERATOR, LoopbackPlace, Place
 from bursar_lab.storm.plan import SPARE, Ability, Plan
 from bursar_lab.storm.policies import RESOURCES, kinds_of
 
-LEAD_S = 3.0
-"""From the first client's start to the first operation."""
-
 TELL_S = 5.0
 TEND_S = 0.25
 JOIN_S = 25.0
@@ -139,10 +136,10 @@ class Storm:
             self._apply_first(operator)
             for item in self.plan.tokens:
                 operator.make_token(item["token"], item["scopes"])
-            begin_ns = now_ns() + int(LEAD_S * SECOND_NS)
-            clients = Clients(self.folder, place, begin_ns, self.plan.seconds)
+            clients = Clients(self.folder, place, self.plan.seconds)
             self._start_others(place, operator)
             self._start_clients(place, clients, operator)
+            begin_ns = clients.begin()
             self._start_prober(place, begin_ns, operator)
             nemesis = Nemesis(histories["nemesis"], fleet, clients, engine, place, operator.fence)
             self._weather(nemesis, operator, fleet, begin_ns)

@@ -49,7 +49,7 @@ NOT_FOR: dict[str, dict[str, tuple[Any, ...]]] = {
     "share": {"interval": ("50ms", "100ms", "200ms")},
 }
 TENANT: dict[str, Terms] = {
-    "rate": {"burst": (1, 5, 50), "weight": (1, 7)},
+    "rate": {"burst": (1, 5, 10), "weight": (1, 7)},
     "share": {"borrow": (50, 500), "lend": (50, 500)},
 }
 """Of acme: the others' terms are what the storm counts on."""
