@@ -15,7 +15,7 @@ TIMED = {"answers", "reservations", "liveness"}
 storms, which have the machine to themselves, judge them too."""
 
 
-@pytest.mark.needs("redis-server")
+@pytest.mark.needs("redis")
 def test_a_storm_of_every_kind_breaks_no_promise(tmp_path: Path) -> None:
     folder = tmp_path / "storm"
     command = [sys.executable, "-m", "bursar", "storm", "all", "--minutes", "1", "--seed", "1"]

@@ -134,6 +134,7 @@ def listening(place: NamespacePlace) -> Iterator[NamespacePlace]:
             child.kill()
 
 
+@pytest.mark.needs("netns", "openssl")
 def test_a_cut_is_between_two_and_heals(listening: NamespacePlace) -> None:
     assert reaches(listening, "b", "a") and reaches(listening, "c", "a")
     listening.cut("a", "b")
@@ -143,6 +144,7 @@ def test_a_cut_is_between_two_and_heals(listening: NamespacePlace) -> None:
     assert reaches(listening, "b", "a")
 
 
+@pytest.mark.needs("netns", "openssl")
 def test_what_loses_everything_is_reached_by_nobody(listening: NamespacePlace) -> None:
     listening.lose("a", 1.0)
     assert not reaches(listening, "b", "a")
@@ -152,6 +154,7 @@ def test_what_loses_everything_is_reached_by_nobody(listening: NamespacePlace) -
     listening.heal("a")
 
 
+@pytest.mark.needs("netns", "openssl")
 def test_nothing_is_left_of_a_network_that_is_closed(place: NamespacePlace) -> None:
     prefix = f"bs{os.getpid()}-"
     assert prefix in subprocess.run(["ip", "netns", "list"], capture_output=True, text=True).stdout
@@ -159,6 +162,7 @@ def test_nothing_is_left_of_a_network_that_is_closed(place: NamespacePlace) -> N
     assert prefix not in subprocess.run(["ip", "netns", "list"], capture_output=True, text=True).stdout
 
 
+@pytest.mark.needs("netns", "openssl")
 def test_a_member_has_a_certificate_in_its_name_and_its_later_ones(place: NamespacePlace) -> None:
     files = place.certificate("a")
     assert files is not None
