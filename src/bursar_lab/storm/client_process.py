@@ -90,10 +90,9 @@ class Client:
 
     async def _await_begin(self) -> None:
         """All begin at one time, which is known when all are there."""
-        path = Path(self.spec["begin"])
-        while not path.exists():
+        while (begin_ns := _read_begin(self.spec["begin"])) is None:
             await asyncio.sleep(AFTER_FAILURE_S)
-        self.begin_ns = int(path.read_text())
+        self.begin_ns = begin_ns
         self.end_ns = self.begin_ns + int(self.spec["seconds"] * SECOND_NS)
 
     # -- operations that are due
@@ -278,6 +277,13 @@ def _describe_task(task: Any) -> Any:
 def _is_kept(keep: list[list[int]] | None, number: int) -> bool:
     """`keep`: ranges of operations that are left, for a storm that is made smaller."""
     return keep is None or any(low <= number < high for low, high in keep)
+
+
+def _read_begin(path: str) -> int | None:
+    try:
+        return int(Path(path).read_text())
+    except FileNotFoundError:
+        return None
 
 
 async def _sleep_until(at_ns: int) -> None:

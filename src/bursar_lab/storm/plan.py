@@ -11,7 +11,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-from bursar_lab.storm.policies import KINDS, NAMES, RESOURCES, draw_text, kinds_of
+from bursar_lab.storm.policies import NAMES, RESOURCES, draw_text, kinds_of
 
 Item = dict[str, Any]
 
@@ -286,7 +286,3 @@ def _draw_others(rng: random.Random, plan: Plan, node: str) -> list[str]:
     engine = [f"zk{number + 1}" for number in range(plan.servers)] if plan.store == "zookeeper" else []
     groups = [[rng.choice(nodes)] if nodes else clients, clients, engine or nodes, nodes + clients + engine]
     return rng.choice(groups)
-
-
-def check_kind(kind: str) -> bool:
-    return kind in (*KINDS, "all")

@@ -22,7 +22,12 @@ from bursar_lab.storm.nodes import Fleet
 from bursar_lab.storm.places import LoopbackPlace
 
 WATCH = "import sys, time\nfor _ in sys.stdin: print(time.time(), time.monotonic(), flush=True)"
-LISTEN = "import socket; s = socket.create_server(('', 7070)); print(flush=True)\nwhile True: s.accept()[0].close()"
+LISTEN = """import socket
+server = socket.create_server(("", 7070))
+print(flush=True)
+while True:
+    server.accept()[0].close()
+"""
 
 
 def read_lines(path: Path) -> list[dict[str, object]]:
