@@ -12,8 +12,10 @@ import socket
 import subprocess
 import tempfile
 import time
+from collections.abc import Sequence
 from pathlib import Path
 from types import TracebackType
+from typing import Protocol
 
 from bursar.demo.ports import find_free_port
 from bursar.errors import BursarError
@@ -27,15 +29,48 @@ TICK_MS = 500
 _LOGGING = "log4j.rootLogger=OFF\n"
 
 
+class Where(Protocol):
+    """Where each server runs, and how it is reached."""
+
+    def addresses(self, count: int) -> Sequence[str]: ...
+
+    def command(self, number: int, command: list[str]) -> list[str]: ...
+
+    def dial(self, number: int, port: int, timeout_s: float) -> socket.socket: ...
+
+
+class Loopback:
+    """All of them on 127.0.0.1."""
+
+    def addresses(self, count: int) -> Sequence[str]:
+        return ["127.0.0.1"] * count
+
+    def command(self, number: int, command: list[str]) -> list[str]:
+        return command
+
+    def dial(self, number: int, port: int, timeout_s: float) -> socket.socket:
+        return socket.create_connection(("127.0.0.1", port), timeout_s)
+
+
 class ZookeeperServers:
     """`with ZookeeperServers(3) as servers: open_store(servers.url("/test"))`. With `tls`, a
     directory with server.pem (key and certificate) and ca.crt, they also serve TLS, on ports of
-    its own, to clients with a certificate."""
+    its own, to clients with a certificate. `place` is
+    where they run."""
 
-    def __init__(self, count: int = 1, *, tick_ms: int = TICK_MS, tls: Path | None = None) -> None:
+    def __init__(
+        self,
+        count: int = 1,
+        *,
+        tick_ms: int = TICK_MS,
+        tls: Path | None = None,
+        place: Where | None = None,
+    ) -> None:
         if not JAR.exists() or shutil.which("java") is None:
             raise BursarError("ZooKeeper is not installed here: apt-get install zookeeper")
         self.count = count
+        self._place: Where = place or Loopback()
+        self._addresses = self._place.addresses(count)
         self.ports = [find_free_port() for _ in range(count)]
         self.tls_ports = [find_free_port() for _ in range(count)]
         self._tls = tls
@@ -61,7 +96,7 @@ class ZookeeperServers:
 
     @property
     def hosts(self) -> str:
-        return ",".join(f"127.0.0.1:{port}" for port in self.ports)
+        return ",".join(f"{host}:{port}" for host, port in zip(self._addresses, self.ports, strict=True))
 
     def url(self, chroot: str = "") -> str:
         return f"zookeeper://{self.hosts}{chroot}"
@@ -79,31 +114,33 @@ class ZookeeperServers:
             "org.apache.zookeeper.server.quorum.QuorumPeerMain", str(home / "zoo.cfg"),
         ]  # fmt: skip
         with open(home / "out", "ab") as out:
+            command = self._place.command(number, command)
             self._processes[number] = subprocess.Popen(command, stdout=out, stderr=out)
 
     def _configuration(self, home: Path, number: int) -> str:
         lines = [
             f"tickTime={self._tick_ms}", "initLimit=20", "syncLimit=10", f"dataDir={home / 'data'}",
-            f"clientPort={self.ports[number]}", "clientPortAddress=127.0.0.1",
+            f"clientPort={self.ports[number]}", f"clientPortAddress={self._addresses[number]}",
             "admin.enableServer=false", "4lw.commands.whitelist=srvr,ruok", "maxClientCnxns=0",
             "maxSessionTimeout=60000", "snapCount=1000000", "preAllocSize=4096",
         ]  # fmt: skip
         if self._tls is not None:
             lines += [
-                f"secureClientPort={self.tls_ports[number]}", "secureClientPortAddress=127.0.0.1",
+                f"secureClientPort={self.tls_ports[number]}",
+                f"secureClientPortAddress={self._addresses[number]}",
                 "serverCnxnFactory=org.apache.zookeeper.server.NettyServerCnxnFactory",
                 f"ssl.keyStore.location={self._tls / 'server.pem'}", "ssl.keyStore.type=PEM",
                 f"ssl.trustStore.location={self._tls / 'ca.crt'}", "ssl.trustStore.type=PEM",
             ]  # fmt: skip
         if self.count > 1:
             for other, (peer, election) in enumerate(self._quorum):
-                lines.append(f"server.{other + 1}=127.0.0.1:{peer}:{election}")
+                lines.append(f"server.{other + 1}={self._addresses[other]}:{peer}:{election}")
         return "\n".join(lines) + "\n"
 
     def role(self, number: int) -> str | None:
         """ "leader", "follower", "standalone", or None for one that does not serve."""
         try:
-            with socket.create_connection(("127.0.0.1", self.ports[number]), 0.5) as connection:
+            with self._place.dial(number, self.ports[number], 0.5) as connection:
                 connection.settimeout(0.5)
                 connection.sendall(b"srvr")
                 answer = b""

@@ -1,0 +1,223 @@
+"""What people do with a fleet while it runs, by the command line, as the plan says: apply, roll back, set
+tenants, let a node join and leave, top up, write off, release by force. Written to the history with what
+the command said.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from bursar_lab.storm.history import SECOND_NS, History, now_ns, sleep_until
+from bursar_lab.storm.nodes import Fleet
+from bursar_lab.storm.places import OPERATOR, Place
+from bursar_lab.storm.policies import RESOURCES
+
+Item = dict[str, Any]
+COMMAND_TIMEOUT_S = 30.0
+SAID_MAX = 500
+FENCE_S = 20.0
+
+
+class Operator:
+    def __init__(
+        self, folder: Path, place: Place, store: str, fleet: Fleet, history: History, policies: Sequence[str]
+    ) -> None:
+        self._folder = folder
+        self._place = place
+        self._store = store
+        self._fleet = fleet
+        self._history = history
+        self._lock = threading.Lock()
+        self._versions: list[tuple[int, str]] = []
+        self._kinds = policies[0]
+        self.tokens: dict[str, str] = {}
+        """The texts of tokens, by the names that the history has for them."""
+
+        self.done = 0
+        for number, text in enumerate(policies, start=1):
+            (folder / f"policy-{number}.toml").write_text(text)
+
+    @property
+    def file(self) -> Path:
+        """The policy in force, with the store: what commands read that go to the store by a file."""
+        return self._folder / "operator.toml"
+
+    def run(self, changes: Sequence[Item], begin_ns: int) -> None:
+        for item in changes:
+            sleep_until(begin_ns + int(item["at"] * SECOND_NS))
+            getattr(self, f"_{item['do']}")(item)
+            self.done += 1
+
+    def ask(self, *arguments: str) -> tuple[bool, str]:
+        """Run `bursar ...` where the operator stands: whether it did it, and what it said."""
+        command = self._place.command(OPERATOR, [sys.executable, "-m", "bursar", *arguments])
+        try:
+            done = subprocess.run(
+                command, capture_output=True, text=True, timeout=COMMAND_TIMEOUT_S, env=self._environment()
+            )
+        except subprocess.TimeoutExpired:
+            return False, f"no answer within {COMMAND_TIMEOUT_S:g} s"
+        return done.returncode == 0, done.stdout if done.returncode == 0 else (done.stderr or done.stdout)
+
+    def _environment(self) -> dict[str, str]:
+        usual = self.tokens.get("usual")
+        return {**os.environ, "BURSAR_TOKEN": usual} if usual else dict(os.environ)
+
+    def _write(self, op: str, at: int, ok: bool, said: str, **fields: Any) -> None:
+        why = {} if ok else {"why": said.strip()[-SAID_MAX:]}
+        self._history.write(op, at=at, end=now_ns(), ok=ok, **fields, **why)
+
+    # -- the policy
+
+    def apply(self, number: int) -> bool:
+        name = f"policy-{number}.toml"
+        at = now_ns()
+        ok, said = self.ask("apply", str(self._folder / name), "--store", self._store, "--yes", "--json")
+        version = _read_version(said)
+        if version is None:
+            self._write("apply", at, False, said, text=name)
+            return False
+        # Written is in force, whether or not every node said that it had taken it (`taken`).
+        self._took(version, name)
+        self._write("apply", at, True, said, text=name, version=version, taken=ok)
+        return True
+
+    def await_taken(self, timeout_s: float) -> bool:
+        """Until every node runs the policy."""
+        until = time.monotonic() + timeout_s
+        while time.monotonic() < until:
+            ok, said = self.ask("node", "list", "--store", self._store, "--json")
+            nodes = json.loads(said) if ok else []
+            if nodes and all(node["version"] == self._versions[-1][0] for node in nodes):
+                return True
+        return False
+
+    def _took(self, version: int, name: str) -> None:
+        if not self._versions or self._versions[-1][0] != version:
+            self._versions.append((version, name))
+        text = (self._folder / name).read_text()
+        self.file.write_text(f'store = "{self._store}"\n{text}')
+
+    def _apply(self, item: Item) -> None:
+        self.apply(item["policy"])
+
+    def _rollback(self, item: Item) -> None:
+        version, name = self._versions[-min(item["back"], len(self._versions))]
+        at = now_ns()
+        ok, said = self.ask("rollback", str(version), "--store", self._store, "--yes")
+        if ok:
+            self._took(max(number for number, _ in self._versions) + 1, name)
+        self._write("rollback", at, ok, said, to=version, text=name)
+
+    def _tenant(self, item: Item) -> None:
+        resource, tenant, terms = item["resource"], item["tenant"], item["terms"]
+        where = ("--store", self._store)
+        at = now_ns()
+        if terms is None:
+            ok, said = self.ask("tenant", "remove", resource, tenant, *where)
+        else:
+            words = [f"{key}={value}" for key, value in terms.items()]
+            ok, said = self.ask("tenant", "set", resource, tenant, *words, *where)
+        self._write("tenant", at, ok, said, resource=resource, tenant=tenant, terms=terms)
+
+    # -- nodes
+
+    def _join(self, item: Item) -> None:
+        at = now_ns()
+        self._fleet.add(item["node"])
+        self._fleet.start(item["node"])
+        late = self._fleet.await_ready(item["node"])
+        self._write("join", at, not late, "it was not ready in time", node=item["node"])
+
+    def _leave(self, item: Item) -> None:
+        at = now_ns()
+        self._fleet.stop(item["node"])
+        self._write("leave", at, True, "", node=item["node"])
+
+    def fence(self, name: str) -> None:
+        """Write off what a node had that lost its state: for budgets."""
+        if 'kind = "quota"' not in self._kinds:
+            return
+        at, until = now_ns(), time.monotonic() + FENCE_S
+        ok, said = False, ""
+        while not ok and time.monotonic() < until:  # a node that was killed counts as up for a while
+            ok, said = self.ask("quota", "fence", name, "--policy", str(self.file), "--yes")
+        self._write("fence", at, ok, said, node=name, resource=RESOURCES["quota"])
+
+    # -- kinds
+
+    def _topup(self, item: Item) -> None:
+        at = now_ns()
+        where = ("--policy", str(self.file), "--json")
+        ok, said = self.ask("quota", "topup", item["tenant"], str(item["amount"]), *where)
+        fields = {"tenant": item["tenant"], "amount": item["amount"], "resource": RESOURCES["quota"]}
+        self._write("topup", at, ok, said, **fields)
+
+    def _force_release(self, item: Item) -> None:
+        at = now_ns()
+        ok, said = self.ask("claims", "release", item["name"], "--policy", str(self.file), "--yes")
+        self._write("force_release", at, ok, said, name=item["name"], resource=RESOURCES["claim"])
+
+    # -- rights
+
+    def make_token(self, name: str, scopes: Sequence[Item]) -> None:
+        (scope,) = scopes
+        options = [f"--{key[:-1]}={value}" for key, values in scope.items() for value in values]
+        at = now_ns()
+        ok, said = self.ask("token", "create", *options, "--store", self._store, "--json", "--note", name)
+        if ok:
+            self.tokens[name] = json.loads(said)["token"]
+        self._write("token", at, ok, said, token=name, scopes=list(scopes))
+
+    def _revoke(self, item: Item) -> None:
+        at = now_ns()
+        ok, said = self.ask("token", "revoke", self.tokens[item["token"]], "--store", self._store)
+        self._write("revoke", at, ok, said, token=item["token"])
+
+    # -- looking
+
+    def _look(self, item: Item) -> None:
+        at = now_ns()
+        command = list(item["command"])
+        if command[:2] == ["tenant", "list"]:
+            command.append(next(name for name in RESOURCES.values() if f"[resource.{name}]" in self._kinds))
+        ok, said = self.ask(*command, "--store", self._store, "--json")
+        self._write("note", at, ok, said, what=" ".join(command))
+
+    def show_quota(self, slot: str) -> None:
+        """The audit, at the end, when all is healed."""
+        if 'kind = "quota"' not in self._kinds:
+            return
+        at = now_ns()
+        files = self._place.certificate(OPERATOR)
+        options = [] if files is None else ["--name", OPERATOR, *files.options()]
+        where = ("--at", f"bursar://{self._place.address(slot)}", "--resource", RESOURCES["quota"])
+        ok, said = self.ask("quota", "show", *where, "--json", *options)
+        figures = _read_figures(said)
+        self._write("show", at, ok, said, node=slot, resource=RESOURCES["quota"], figures=figures)
+
+
+def _read_version(said: str) -> int | None:
+    """Also of a command that failed after it was written."""
+    for line in said.splitlines():
+        try:
+            return int(json.loads(line)["version"])
+        except (ValueError, KeyError, TypeError):
+            continue
+    return None
+
+
+def _read_figures(said: str) -> dict[str, Any]:
+    try:
+        found: dict[str, Any] = json.loads(said)
+    except ValueError:
+        return {}
+    return found

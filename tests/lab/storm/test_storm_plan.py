@@ -1,0 +1,91 @@
+"""What a storm does is drawn by its seed, before it begins."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from bursar_lab.storm.operations import draw_operations
+from bursar_lab.storm.plan import DOWN, NETWORK, Ability, Plan, draw_plan, read_plan
+
+EVERYTHING = Ability(namespaces=True, mounts=True, clocks=True, http=True, tokens=True, left_out=[])
+LITTLE = Ability(
+    namespaces=False, mounts=False, clocks=False, http=False, tokens=False, left_out=["cut: no root"]
+)
+SEEDS = range(20)
+
+
+def draw(seed: int, kind: str = "all", seconds: float = 120.0, ability: Ability = EVERYTHING) -> Plan:
+    return draw_plan(kind, seed, seconds, "zookeeper", 3, "defaults", ability)
+
+
+def test_a_seed_is_one_plan_and_another_seed_another() -> None:
+    assert draw(7) == draw(7)
+    assert draw(7).faults != draw(8).faults
+    assert draw(7).changes != draw(8).changes
+
+
+def test_a_plan_survives_being_written_and_read(tmp_path: Path) -> None:
+    draw(7).write(tmp_path / "plan.json")
+    assert read_plan(tmp_path / "plan.json") == draw(7)
+
+
+@pytest.mark.parametrize("seconds", [21.0, 60.0, 600.0])
+def test_all_is_healed_before_the_quiet_end(seconds: float) -> None:
+    for seed in SEEDS:
+        plan = draw(seed, seconds=seconds)
+        assert plan.faults, seed
+        assert all(item["at"] + item["for"] <= plan.quiet_s for item in plan.faults), seed
+        assert plan.quiet_s < seconds
+
+
+def test_nobody_is_the_target_of_two_faults_at_once() -> None:
+    for seed in SEEDS:
+        busy: dict[str, float] = {}
+        for item in draw(seed).faults:
+            for target in item["targets"]:
+                assert busy.get(target, 0.0) <= item["at"], (seed, item)
+                busy[target] = item["at"] + item["for"]
+
+
+def test_every_fault_is_drawn_where_everything_can_be_done() -> None:
+    drawn = {item["fault"] for seed in SEEDS for item in draw(seed, seconds=600.0).faults}
+    assert {*DOWN, *NETWORK, "pause", "clock", "client_kill", "client_pause", "engine_away"} <= drawn
+
+
+def test_what_a_machine_cannot_do_is_left_out_and_named() -> None:
+    for seed in SEEDS:
+        plan = draw(seed, ability=LITTLE)
+        assert not {item["fault"] for item in plan.faults} & {*NETWORK, "disk_full", "clock"}
+        assert {client["via"] for client in plan.clients} == {"async", "sync"}
+        assert not plan.tokens
+    assert plan.left_out == ["cut: no root"]
+
+
+def test_a_client_without_a_token_and_one_with_little_come_where_there_are_rights() -> None:
+    plans = [draw(seed) for seed in SEEDS]
+    with_rights = [plan for plan in plans if plan.tokens]
+    assert 0 < len(with_rights) < len(plans)
+    for plan in with_rights:
+        assert {client["token"] for client in plan.clients} == {"usual", "narrow", "brief", ""}
+        assert "revoke" in [item["do"] for item in plan.changes]
+
+
+def test_a_spare_node_that_joins_leaves_again() -> None:
+    for seed in SEEDS:
+        moves = [item["do"] for item in draw(seed).changes if item["do"] in ("join", "leave")]
+        assert moves == ["join", "leave"] * (len(moves) // 2), seed
+
+
+def test_operations_are_the_same_in_every_run_and_due_in_order() -> None:
+    first = draw_operations("7/c1", "all", 20.0, 30.0)
+    assert first == draw_operations("7/c1", "all", 20.0, 30.0)
+    assert first != draw_operations("7/c2", "all", 20.0, 30.0)
+    assert [item["at_ms"] for item in first] == sorted(item["at_ms"] for item in first)
+    assert {"acquire", "claim", "submit", "try_acquire", "acquire_all"} == {item["do"] for item in first}
+
+
+def test_keys_are_used_once_by_each_operation() -> None:
+    keys = [item["key"] for item in draw_operations("7/c1", "quota", 20.0, 60.0) if "key" in item]
+    assert keys and len(set(keys)) == len(keys)
