@@ -51,7 +51,8 @@ def test_it_serves_explains_counts_and_stops_within_two_seconds(tmp_path: Path) 
             held = b.resource("llm").acquire("acme", 5).take()
             assert fetch(f"{metrics}/live")[0] == 200
             status, body = fetch(f"{metrics}/ready")
-            assert (status, json.loads(body)) == (200, {"ready": True, "not_ready": []})
+            said = json.loads(body)
+            assert (status, said["ready"], said["not_ready"], said["policy_version"]) == (200, True, [], 1)
             status, body = fetch(f"{metrics}/metrics")
             assert status == 200
             for line in (
