@@ -104,7 +104,7 @@ class ShareScenario(Scenario):
     """The truth: what was let through, and what every handout said."""
 
     duration_ns = 4 * SECOND_NS
-    settle_ns = 8 * SECOND_NS
+    settle_ns = 12 * SECOND_NS
     drift_ppm = 1_000
     decider_class: type[CountingDecider] = CountingDecider
 
@@ -250,7 +250,8 @@ class ShareScenario(Scenario):
 
     def healed(self) -> None:
         self._calm = True
-        self._fair_from = self.sim.now_ns + self.settle_ns // 2
+        # Debts are paid back first: whoever pays gets less than its part meanwhile.
+        self._fair_from = self.sim.now_ns + self.settle_ns * 2 // 3
         self.sim.wake_at(self._fair_from)
 
     def audit(self) -> None:
@@ -262,7 +263,7 @@ class ShareScenario(Scenario):
         require(not debts, f"not paid back after {self.settle_ns // SECOND_NS} s: {debts}")
         weights = sum(terms.weight for terms in TENANTS.values())
         total = sum(self._served.values())
-        could = CAPACITY * self.settle_ns // 2 // SECOND_NS
+        could = CAPACITY * (self.settle_ns - self.settle_ns * 2 // 3) // SECOND_NS
         require(total >= 0.8 * could, f"only {total} of {could} tokens were used")
         for tenant, terms in TENANTS.items():
             part = self._served.get(tenant, 0) / total
