@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 from bursar.book import Effects, Record, Send
+from bursar.quotas import lots
 from bursar.quotas.book import NodeBook
 from bursar.quotas.messages import Collect, Offer, Share
 from bursar.quotas.requests import Refusal
@@ -130,6 +131,66 @@ def test_a_block_that_is_being_charged_when_everything_is_gathered_is_gathered_t
     rest = office.ask("a", 5)
     office.deliver_all()
     assert office.outcome("a", rest) == 5
+
+
+def cut_while_holds_are_open(*used: int) -> Office:
+    """The root has holds out of its block when a cut leaves "b" with a debt of 9, and has just asked "b"
+    for everything."""
+    office = Office({"a": sum(used), "b": 10}, block=8)
+    assert office.outcome("b", office.ask("b", 10)) == 10
+    [hold] = office.books["b"].ledger.holds.values()
+    office.perform("b", office.books["b"].settle(NOW, hold, 10))
+    office.deliver_all()
+    for amount in used:
+        number = office.ask("a", amount)
+        office.deliver_all()
+        assert office.outcome("a", number) == amount
+    for name, book in office.books.items():
+        office.perform(name, book.mint(NOW, ACCOUNT, [("a", sum(used)), ("b", 10), ("b", -9)]))
+    while not any(isinstance(note, Collect) and note.full for _, _, note in office.flying):
+        office.deliver()
+    return office
+
+
+def test_what_a_hold_gives_back_to_its_block_during_a_wave_is_gathered_too() -> None:
+    office = cut_while_holds_are_open(3)
+    [hold] = office.books["a"].ledger.holds.values()
+    office.perform("a", office.books["a"].settle(NOW, hold, 1))
+    office.deliver_all()
+    accounts = {name: book.ledger.account(ACCOUNT) for name, book in office.books.items()}
+    assert accounts["b"].debt == 9 - 2
+    assert accounts["a"].block == accounts["a"].unspent == 0, "a cut takes what is left anywhere"
+
+
+def test_that_nothing_is_left_is_not_final_while_a_block_has_what_came_too_late_for_the_wave() -> None:
+    office = cut_while_holds_are_open(3, 4)
+    root = office.books["a"]
+    first, second = root.ledger.holds.values()
+    office.perform("a", root.settle(NOW, first, 1))
+    office.deliver(office.find(lambda _, to, note: isinstance(note, Collect) and note.full))
+    sender, _, offer = office.flying.pop(office.find(lambda _, to, note: isinstance(note, Offer)))
+    effects = root.receive(NOW, sender, offer)  # gathers what came back: written, not durable yet
+    effects += root.settle(NOW, second, 1)
+    office.perform("a", effects)
+    office.deliver_all()
+    assert office.books["b"].ledger.account(ACCOUNT).debt == 9 - 2
+    assert office.books["b"].rounds[ACCOUNT].is_in_need(NOW + root.rules.memory_ns), "3 more are left"
+
+
+def test_a_lot_that_comes_back_during_a_wave_is_granted_to_who_waits_for_it() -> None:
+    office = Office({"a": 400, "b": 0}, block=400)
+    root = office.books["a"]
+    root.keep_block(NOW, root.ledger.account(ACCOUNT))
+    office.perform("a", root.flush())
+    lot, effects = lots.issue(root, NOW, (ACCOUNT,), 8, NOW + lots.LOT_NS)
+    assert lot is not None
+    office.perform("a", effects)
+    wanted = office.ask("b", 400)
+    while not any(isinstance(note, Collect) and note.full for _, _, note in office.flying):
+        office.deliver()
+    office.perform("a", lots.give_back(root, NOW, lot, lot.out))
+    office.deliver_all()
+    assert office.outcome("b", wanted) == 400
 
 
 def test_a_top_up_that_is_not_durable_yet_is_not_refused() -> None:

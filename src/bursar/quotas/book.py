@@ -369,9 +369,13 @@ class NodeBook:
         self._waves += 1
         return self._waves
 
-    def begin_full(self, now: int, name: str) -> None:
+    def begin_full(self, now: int, name: str, wave: int) -> None:
         if name in self.rounds:
-            self.rounds[name].begin_full(self, now)
+            self.rounds[name].begin_full(self, now, wave)
+
+    def conclude_full(self, now: int, name: str, wave: int) -> None:
+        if name in self.rounds:
+            self.rounds[name].conclude_full(self, now, wave)
 
     def wake_round(self, when: int, account: Account) -> None:
         self.set_timer(when, account, "round", "")

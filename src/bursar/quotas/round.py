@@ -38,6 +38,7 @@ class State(Enum):
 
 class Round(Gathering):
     """emptied      in a full wave: what was charged ahead is back, so that all there is can be stated
+    swept        and what came back into the block since then is back too
     awaited      children that were asked and have not answered
     late         of children that came while this node waits for its parent
     heard        the newest number heard from each neighbour
@@ -50,6 +51,7 @@ class Round(Gathering):
         self.began_at = 0
         self.deadline = 0
         self.emptied = False
+        self.swept = False
         self.awaited: dict[str, None] = {}
         self.busy: dict[str, None] = {}
         self.easy = False
@@ -194,6 +196,8 @@ class Round(Gathering):
 
     def _conclude(self, book: NodeBook, now: int) -> None:
         """Every child that will answer has answered."""
+        if self.full and self._sweep(book, now):
+            return
         if book.parent is None:
             self._conclude_at_root(book, now)
         elif self.full or self.asked_by is not None or not self._is_enough(now):
@@ -307,17 +311,19 @@ class Round(Gathering):
         """Everything is wanted. What was charged ahead goes back first, and lots are recalled; the wave
         goes down once all that is written here is durable, so that nothing is under way within the node."""
         self._mark_begin(now)
+        self.wave = book.next_wave()
         self.full = True
         self.emptied = False
+        self.swept = False
         self.awaited = {}
         lots.recall(book, self.account)
         if self.account.block > 0:
             book.ledger.return_block(self.account, self.account.block)
         self._set_deadline(book, now, self.rules.patience_ns)
-        book.defer(now, "begin_full", self.account.name)
+        book.defer(now, "begin_full", self.account.name, self.wave)
 
-    def begin_full(self, book: NodeBook, now: int) -> None:
-        if self.full and self.state is State.GATHERING:
+    def begin_full(self, book: NodeBook, now: int, wave: int) -> None:
+        if self._is_prepared(wave):
             if self.account.block > 0:
                 self._return_late_block(book, now)
                 return
@@ -329,6 +335,27 @@ class Round(Gathering):
         """It was being charged when the wave was prepared: for requests that wait, perhaps."""
         book.serve(now, self.account)
         self.prepare_full(book, now)
+
+    def _sweep(self, book: NodeBook, now: int) -> bool:
+        """Holds end and lots come back while the children are waited for: that too is unspent, and is
+        gathered before anything is said of the whole. Once, for holds end all the time, and what comes
+        still later counts as held; but as long as lots are out, again."""
+        if not self.emptied or self.swept or not self.account.block:
+            return False
+        self.swept = not self.account.ahead
+        self.emptied = False
+        book.ledger.return_block(self.account, self.account.block)
+        book.defer(now, "conclude_full", self.account.name, self.wave)
+        return True
+
+    def conclude_full(self, book: NodeBook, now: int, wave: int) -> None:
+        if self._is_prepared(wave):
+            self.emptied = True
+            self._conclude(book, now)
+
+    def _is_prepared(self, wave: int) -> bool:
+        """Whether what was just made durable is what this wave waits for: a slow disk may outlast a wave."""
+        return self.full and self.state is State.GATHERING and wave == self.wave
 
     def _is_poor(self, book: NodeBook, now: int) -> bool:
         """Little is here, and by the last that was heard little is elsewhere."""

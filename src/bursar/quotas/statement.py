@@ -20,8 +20,9 @@ Counts = tuple[int, int]
 
 
 def merge(identity: str, account: Account, mints: int, parts: Iterable[Statement]) -> Statement:
-    """This ledger's statement, and those of its children."""
-    members, held, ahead = [identity], account.held, account.ahead
+    """This ledger's statement, and those of its children. What a hold gave back to the block too late to
+    be handed over counts as held: it may yet be had."""
+    members, held, ahead = [identity], account.held + account.block, account.ahead
     loose = _own_pairs(identity, account)
     for part in parts:
         members += part.members
