@@ -24,9 +24,11 @@ CALMS_S = ((40.0, 7.0), (90.0, 14.0), (float("inf"), 36.0))
 expired, and a budget that has to be gathered again, take their time; a short storm does not wait for it."""
 
 BEGIN_S = 3.0
-ROUGH_S, REST_S = 20.0, 7.0
-"""Faults come in stretches, so that there are calm ones in which reservations are due."""
+ROUGH_S, REST_S = 40.0, 18.0
+"""Faults and changes come in stretches, with calm ones between in which reservations are due. A storm of
+less than two minutes has its calm at the end alone."""
 
+RESTS_FROM_S = 120.0
 GAP_S = (0.7, 4.5)
 LONG_S = (11.0, 15.0)
 """Longer than the timeout of a session."""
@@ -144,6 +146,19 @@ def give_rights(plan: Plan, ability: Ability) -> None:
         plan.clients.append(item | {"token": "" if name == "stranger" else name})
 
 
+def skip_rest(plan: Plan, at_s: float) -> float:
+    """That time, or the end of the rest that it falls into."""
+    within = at_s % (ROUGH_S + REST_S)
+    resting = plan.seconds >= RESTS_FROM_S and within > ROUGH_S
+    return at_s + ROUGH_S + REST_S - within if resting else at_s
+
+
+def find_rest(plan: Plan, at_s: float) -> float:
+    """When the next rest begins."""
+    whole = ROUGH_S + REST_S
+    return at_s // whole * whole + ROUGH_S if plan.seconds >= RESTS_FROM_S else plan.seconds
+
+
 # -- what people do
 
 
@@ -160,7 +175,7 @@ def draw_changes(rng: random.Random, plan: Plan) -> list[Item]:
             found.append({"at": round(at_s, 3), "do": "join" if joined else "leave", "node": SPARE})
         else:
             found.append({"at": round(at_s, 3), "do": act, **_draw_change(rng, plan, act)})
-        at_s += rng.uniform(*CHANGE_GAP_S)
+        at_s = skip_rest(plan, at_s + rng.uniform(*CHANGE_GAP_S))
     if joined:
         found.append({"at": round(max(at_s, plan.quiet_s - 1), 3), "do": "leave", "node": SPARE})
     return found
@@ -211,7 +226,7 @@ def draw_faults(rng: random.Random, plan: Plan, ability: Ability) -> list[Item]:
         fault = rng.choice(menu)
         item = _draw_fault(rng, plan, fault, disks, clock)
         length_s = _draw_length(rng, plan, fault)
-        until_s = min(at_s + length_s, plan.quiet_s - 1)
+        until_s = min(at_s + length_s, plan.quiet_s - 1, find_rest(plan, at_s))
         taken = any(busy.get(target, 0) > at_s for target in item["targets"])
         if taken or until_s - at_s < 0.3:
             continue
@@ -247,9 +262,7 @@ def _draw_times(rng: random.Random, plan: Plan) -> Iterator[float]:
     at_s = BEGIN_S
     while at_s < plan.quiet_s - 1:
         yield at_s
-        at_s += rng.uniform(*GAP_S)
-        if at_s % (ROUGH_S + REST_S) > ROUGH_S:
-            at_s += REST_S
+        at_s = skip_rest(plan, at_s + rng.uniform(*GAP_S))
 
 
 def _draw_length(rng: random.Random, plan: Plan, fault: str) -> float:

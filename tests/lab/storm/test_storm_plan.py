@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from bursar_lab.storm.operations import draw_operations
-from bursar_lab.storm.plan import DOWN, NETWORK, Ability, Plan, draw_plan, read_plan
+from bursar_lab.storm.plan import DOWN, NETWORK, REST_S, ROUGH_S, Ability, Plan, draw_plan, read_plan
 
 EVERYTHING = Ability(namespaces=True, mounts=True, clocks=True, http=True, tokens=True, left_out=[])
 LITTLE = Ability(
@@ -89,3 +89,13 @@ def test_operations_are_the_same_in_every_run_and_due_in_order() -> None:
 def test_keys_are_used_once_by_each_operation() -> None:
     keys = [item["key"] for item in draw_operations("7/c1", "quota", 20.0, 60.0) if "key" in item]
     assert keys and len(set(keys)) == len(keys)
+
+
+def test_a_long_storm_has_calm_stretches() -> None:
+    whole, rough_s = ROUGH_S + REST_S, ROUGH_S
+    for seed in SEEDS:
+        plan = draw(seed, seconds=600.0)
+        for item in plan.faults:
+            begun_s = item["at"] % whole
+            assert begun_s <= rough_s and begun_s + item["for"] <= rough_s + 0.01, (seed, item)
+        assert all(item["at"] % whole <= rough_s for item in plan.changes if item["do"] == "apply"), seed
