@@ -87,7 +87,7 @@ class Terms:
             document = await read_document(self._store, head.version)
             assert document is not None, "the head names one"
             policy = document.policy
-            self._changes, self._values = {}, {}  # terms are read anew beside the new text
+            self._changes, self._values, self._tenants = {}, {}, {}  # read anew beside the new text
             self._document = document
         policy = document.policy
         resources = {
@@ -103,11 +103,13 @@ class Terms:
         changed = [shard for shard, count in enumerate(index.changes) if count != known[shard]]
         shards = self._tenants.setdefault(name, {})
         values = self._values.setdefault(name, {})
+        written: dict[str, Any] = {}
         for shard in changed:
-            for tenant in shards.get(shard, ()):
+            before, after = shards.get(shard, {}), await tenants.read_shard(self._store, name, shard)
+            for tenant in before.keys() - after.keys():
                 values.pop(tenant, None)
-            shards[shard] = await tenants.read_shard(self._store, name, shard)
-        written = {tenant: terms for shard in changed for tenant, terms in shards[shard].items()}
+            written |= {tenant: terms for tenant, terms in after.items() if before.get(tenant) != terms}
+            shards[shard] = after
         others = {tenant: terms for shard in shards.values() for tenant, terms in shard.items()}
         values.update(tenants.read_terms(document.table, name, written, others))
         self._changes[name] = index.changes

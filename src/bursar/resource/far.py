@@ -33,6 +33,9 @@ from bursar.world import MILLISECOND_NS, SECOND_NS, Message, Task, World
 ANSWER_NS = 200 * MILLISECOND_NS
 """An answer may take so long beyond what the caller waits; the door itself allows a little more."""
 
+DO_NS = 15 * SECOND_NS
+"""For a verb of the kind's own: ten thousand tenants are set in one."""
+
 REPEAT_NS = 20 * MILLISECOND_NS
 """A refusal is repeated here for so long at most, so that overload is not a round trip each."""
 
@@ -374,7 +377,7 @@ class FarDecider(Decider):
     # -- telling
 
     async def _do(self, verb: str, **arguments: Any) -> Any:
-        reply = await self._line.ask(wire.Do(self.name, verb, arguments))
+        reply = await self._line.ask(wire.Do(self.name, verb, arguments), DO_NS)
         assert isinstance(reply, wire.Done), "asked for"
         return reply.value
 
