@@ -14,7 +14,6 @@ from urllib.parse import urlsplit
 
 import msgspec
 
-from bursar.errors import JournalError
 from bursar.runtime.clock import read_boot_id
 from bursar.runtime.state import StateDirectory
 from bursar.stores.credentials import Credentials
@@ -53,11 +52,7 @@ class FileSessionRecord:
 
     def keep(self, credentials: Credentials) -> None:
         kept = Kept(self._store, *credentials, self._state.lock_identity(), self._boot)
-        try:
-            self._state.write(FILE, msgspec.json.encode(kept))
-        except OSError as error:
-            why = f"cannot write {self._state.path / FILE}: {error.strerror}; free or repair the disk"
-            raise JournalError(why) from error
+        self._state.write(FILE, msgspec.json.encode(kept))
 
 
 def _name_store(url: str) -> str:

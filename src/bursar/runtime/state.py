@@ -43,7 +43,15 @@ class StateDirectory:
         return incarnation
 
     def write(self, name: str, data: bytes) -> None:
-        """Replace a file, durably and all at once."""
+        """Replace a file, durably and all at once. Raises JournalError; then the old one is still there."""
+        try:
+            self._replace(name, data)
+        except OSError as error:
+            raise JournalError(
+                f"cannot write {self.path / name}: {error.strerror}; free or repair the disk"
+            ) from error
+
+    def _replace(self, name: str, data: bytes) -> None:
         temporary = self.path / f"{name}.new"
         file = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
         try:
