@@ -40,6 +40,7 @@ lock: $(VENV)/lock.stamp
 	$(BIN)/uv pip install -q --python $(VENV)/locked --require-hashes -r requirements.lock
 	$(BIN)/cyclonedx-py environment --pyproject pyproject.toml --mc-type library --output-reproducible \
 	  -o sbom.cdx.json $(VENV)/locked
+	$(BIN)/python .ci/trim_sbom.py sbom.cdx.json
 
 # The servers that some tests start for themselves. Elsewhere than on Debian as root the missing
 # ones are named, and the tests that need them are skipped by name.
