@@ -3,9 +3,14 @@
 import json
 import sys
 from pathlib import Path
+from typing import Any
+
+
+def trim(part: Any) -> Any:
+    if isinstance(part, dict):
+        return {key: trim(value) for key, value in part.items() if key != "externalReferences"}
+    return [trim(value) for value in part] if isinstance(part, list) else part
+
 
 path = Path(sys.argv[1])
-document = json.loads(path.read_text())
-for component in [document["metadata"].get("component", {}), *document["components"]]:
-    component.pop("externalReferences", None)
-path.write_text(json.dumps(document, indent=2) + "\n")
+path.write_text(json.dumps(trim(json.loads(path.read_text())), indent=2) + "\n")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import socket
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -15,6 +16,8 @@ from bursar.fleet.rights import Scope
 from bursar.policy import Policy, parse, settle
 from bursar.runtime.client import Bursar
 from bursar.runtime.host import Host
+from bursar.runtime.membership import find_address
+from bursar.runtime.routes import Address
 from bursar.world import Check
 
 TEXT = """
@@ -253,3 +256,9 @@ async def test_a_node_joins_a_fleet_with_rights_only_by_one(tmp_path: Path) -> N
         async with up(own(tmp_path, "b", token=may_join)):
             member = await layout.fetch(a.world.store, layout.member_path("b"), layout.Member)
             assert member is not None and member[0].by.startswith("token ")
+
+
+def test_a_node_that_listens_everywhere_is_reached_by_its_machines_name() -> None:
+    assert find_address(Address("10.0.0.7", 7070)) == "10.0.0.7:7070"
+    assert find_address(Address("0.0.0.0", 7070)) == f"{socket.gethostname()}:7070"
+    assert find_address(None) == ""

@@ -9,6 +9,7 @@ between two starts, and counts. Otherwise it is the fleet's policy, and a file t
 
 from __future__ import annotations
 
+import socket
 import uuid
 from collections.abc import Awaitable, Callable
 
@@ -24,12 +25,14 @@ from bursar.fleet.layout import Identity, NodeRecord, Version
 from bursar.fleet.tokens import check_join
 from bursar.policy import Policy
 from bursar.runtime import logs
+from bursar.runtime.routes import Address
 from bursar.runtime.token_files import read_token
 from bursar.runtime.world import LiveWorld
 
 STORE_FILE = "store"
 SHOWN_MAX = 5
 MEMORY = "memory://"
+EVERYWHERE = ("0.0.0.0", "::")
 
 Apply = Callable[[Policy], Awaitable[None]]
 
@@ -47,7 +50,7 @@ class Membership:
         self._by = f"node {world.name}"
         settings = given.daemon
         world.sockets.is_member = lambda name: name in settings.peers or self.view.is_member(name)
-        address = settings.advertise or (str(world.listening) if world.listening else "")
+        address = settings.advertise or find_address(world.listening)
         record = NodeRecord(
             name=world.name,
             incarnation=world.incarnation,
@@ -168,6 +171,16 @@ class Membership:
 
     async def leave(self) -> None:
         await self.follower.leave()
+
+
+def find_address(listening: Address | None) -> str:
+    """Where others reach a node that listens there: one that listens everywhere is found by the name of its
+    machine."""
+    if listening is None:
+        return ""
+    if listening.host in EVERYWHERE:
+        return str(Address(socket.gethostname(), listening.port))
+    return str(listening)
 
 
 def read_known(data: bytes) -> Identity:
