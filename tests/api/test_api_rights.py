@@ -57,16 +57,15 @@ class Web:
     async def connect(self, scope: Scope) -> httpx.AsyncClient:
         if scope not in self.clients:
             world = self.daemon.host.world
-            _, text = await create_token(world.store, [scope], by="test", at_ns=world.clock.wall())
-            client = httpx.AsyncClient(
+            token, text = await create_token(world.store, [scope], by="test", at_ns=world.clock.wall())
+            async with asyncio.timeout(10):
+                while token.id not in self.daemon.rights.tokens:
+                    await asyncio.sleep(0.01)
+            self.clients[scope] = httpx.AsyncClient(
                 base_url=f"http://{self.daemon.http_at}",
                 headers={"Authorization": f"Bearer {text}"},
                 timeout=30,
             )
-            self.clients[scope] = client
-            async with asyncio.timeout(10):
-                while (await client.get("/v1/resources")).status_code == 401:
-                    await asyncio.sleep(0.02)
         return self.clients[scope]
 
     async def prepare(self, use: Use, tenant: str) -> Any:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import socket
 import ssl
 from collections.abc import AsyncIterator, Awaitable, Callable
 from pathlib import Path
@@ -57,6 +58,16 @@ async def test_a_request_is_answered_and_the_connection_kept(listen: Open) -> No
     for _ in range(3):
         writer.write(b"GET / HTTP/1.1\r\nHost: x\r\n\r\n")
         assert b"fine" in await reader.readuntil(b"fine\n")
+    writer.close()
+
+
+async def test_an_answer_in_pieces_does_not_wait_for_the_first_to_be_acknowledged(listen: Open) -> None:
+    listener, at = await listen()
+    _, writer = await asyncio.open_connection(at.host, at.port)
+    await until_counted(listener, "accepted")
+    (connection,) = listener._connections()
+    taken = connection.transport.get_extra_info("socket")
+    assert taken.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY)
     writer.close()
 
 

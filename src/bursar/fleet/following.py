@@ -101,18 +101,20 @@ class Terms:
         index = await tenants.read_index(self._store, name)
         known = self._changes.get(name, tenants.NO_TENANTS.changes)
         changed = [shard for shard, count in enumerate(index.changes) if count != known[shard]]
-        shards = self._tenants.setdefault(name, {})
-        values = self._values.setdefault(name, {})
-        written: dict[str, Any] = {}
-        for shard in changed:
-            before, after = shards.get(shard, {}), await tenants.read_shard(self._store, name, shard)
-            for tenant in before.keys() - after.keys():
-                values.pop(tenant, None)
-            written |= {tenant: terms for tenant, terms in after.items() if before.get(tenant) != terms}
-            shards[shard] = after
+        # Nothing is kept before all of it was read: a store that does not answer is asked for all again.
+        read = {shard: await tenants.read_shard(self._store, name, shard) for shard in changed}
+        before, shards = self._tenants.get(name, {}), {**self._tenants.get(name, {}), **read}
+        written = {
+            tenant: terms
+            for shard, found in read.items()
+            for tenant, terms in found.items()
+            if before.get(shard, {}).get(tenant) != terms
+        }
         others = {tenant: terms for shard in shards.values() for tenant, terms in shard.items()}
-        values.update(tenants.read_terms(document.table, name, written, others))
-        self._changes[name] = index.changes
+        made = tenants.read_terms(document.table, name, written, others)
+        known_values = self._values.get(name, {})
+        values = {tenant: made.get(tenant) or known_values[tenant] for tenant in others}
+        self._tenants[name], self._values[name], self._changes[name] = shards, values, index.changes
         return tenants.add_tenants(policy, values)
 
 
