@@ -120,7 +120,7 @@ def _start_clients(fleet: Fleet, story: Story, name: str, seconds: float) -> Non
 def _find_leader(fleet: Fleet) -> str:
     """Who leads, as its log says."""
     leads = {
-        name: node.log.read_text(errors="replace").rfind("rate.leads") for name, node in fleet.nodes.items()
+        name: node.log.read_text(errors="replace").rfind("rate.leading") for name, node in fleet.nodes.items()
     }
     return max(leads, key=lambda name: leads[name])
 
