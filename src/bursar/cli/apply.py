@@ -59,9 +59,8 @@ def apply(
     version, nodes, waited_s = write_at(url, loaded.text, note or str(file), proposal.expected)
     if as_json:
         changes = [str(change) for change in proposal.changes]
-        typer.echo(
-            json.dumps({"version": version.number, "changes": changes, "nodes": describe_nodes(nodes)})
-        )
+        described = {"version": version.number, "changes": changes, "nodes": describe_nodes(nodes)}
+        typer.echo(json.dumps({**described, "known_after_s": round(waited_s, 3)}))
     else:
         print_nodes(version, nodes, waited_s)
     if any(node.version != version.number for node in nodes):
