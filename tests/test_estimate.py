@@ -13,10 +13,8 @@ from hypothesis import strategies as st
 from bursar.errors import UsageError
 from bursar.estimate import (
     Average,
-    CapacityEstimate,
     SlidingWindow,
     count_recent,
-    estimate_capacity,
     estimate_demand,
     extrapolate,
     has_moved,
@@ -38,11 +36,6 @@ def test_a_closed_loop_tenant_is_believed_to_want_all_that_is_left():
     assert hidden == 55
     assert estimate_demand(5, 50, SECOND_NS, SECOND_NS, backlogged=True, capacity_left=1000) == 1000
     assert estimate_demand(5, 5000, SECOND_NS, SECOND_NS, backlogged=True, capacity_left=1000) == 5005
-
-
-def test_capacity_leaves_idle_time_out():
-    assert estimate_capacity(100, SECOND_NS // 2, SECOND_NS) == 200
-    assert estimate_capacity(0, 0, SECOND_NS, default=700) == 700
 
 
 @given(st.integers(0, 2**40), st.integers(1, 10**12), st.integers(1, 10**12))
@@ -121,18 +114,6 @@ def test_a_window_holds_a_bounded_number_of_parts():
     assert len(window._counts) <= 4
     with pytest.raises(UsageError, match="parts"):
         SlidingWindow(3, parts=4)
-
-
-def test_capacity_follows_the_rate_while_busy_and_ignores_idle_intervals():
-    capacity = CapacityEstimate(default_rate=1000.0)
-    assert capacity.left(SECOND_NS) == 1000
-    capacity.add(100, SECOND_NS // 5)
-    assert capacity.rate == pytest.approx(500.0)
-    capacity.add(1, 1000)
-    assert capacity.rate == pytest.approx(500.0)
-    capacity.add(700, SECOND_NS)
-    assert capacity.rate == pytest.approx(600.0)
-    assert capacity.left(-5) == 0
 
 
 def test_estimates_need_no_numpy():

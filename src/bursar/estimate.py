@@ -1,4 +1,4 @@
-"""Demand, capacity and rates from what was seen (section III-D of the rate paper, and section V).
+"""Demand and rates from what was seen (section III-D of the rate paper, and section V).
 
 Nothing here is safe or unsafe: a wrong estimate costs accuracy, never a limit. Counts are whole
 numbers, durations nanoseconds; the functions are plain arithmetic, so that a server without
@@ -35,14 +35,6 @@ def estimate_demand(
     """
     extrapolated = pending + extrapolate(arrived, seen_ns, left_ns)
     return max(extrapolated, capacity_left) if backlogged else extrapolated
-
-
-def estimate_capacity(served: int, busy_ns: int, left_ns: int, default: int = 0) -> int:
-    """Requests that a server can still serve in `left_ns`, from those that it served while it
-    was busy: an idle server is not a slow one. `default` if it was never busy."""
-    if busy_ns <= 0 or served <= 0:
-        return default
-    return extrapolate(served, busy_ns, left_ns)
 
 
 def extrapolate(count: int, seen_ns: int, left_ns: int) -> int:
@@ -135,27 +127,3 @@ class SlidingWindow:
     def _drop(self, newest: int) -> None:
         for number in [number for number in self._counts if number <= newest - self._parts]:
             del self._counts[number]
-
-
-class CapacityEstimate:
-    """A server's requests per second of work, smoothed. Intervals in which it hardly worked are
-    left out: a handful of requests says nothing about what it can carry."""
-
-    def __init__(self, default_rate: float, alpha: float = 0.5, busy_min_ns: int = SECOND_NS // 100) -> None:
-        self._rate = Average(alpha)
-        self._default_rate = default_rate
-        self._busy_min_ns = busy_min_ns
-
-    @property
-    def rate(self) -> float:
-        return self._default_rate if self._rate.value is None else self._rate.value
-
-    def add(self, served: int, busy_ns: int) -> float:
-        """What was served in an interval, and how long the server was busy with it."""
-        if busy_ns >= self._busy_min_ns and served > 0:
-            self._rate.add(served * SECOND_NS / busy_ns)
-        return self.rate
-
-    def left(self, left_ns: int) -> int:
-        """Requests that can still be served in `left_ns`."""
-        return int(self.rate * max(left_ns, 0) / SECOND_NS)

@@ -54,7 +54,7 @@ def told() -> dict[str, Any]:
     busy that the servers cannot do their work even without bursar it tells nothing, and is told
     again; then the tests are skipped, with the figure."""
     for _ in range(ATTEMPTS):
-        with demo("--headless", "--seconds", "26", "--json") as process:
+        with demo("--headless", "--seconds", "36", "--json") as process:
             out, err = process.communicate(timeout=180)
         assert process.returncode == 0, err
         outcome = json.loads(out)

@@ -45,7 +45,7 @@ async def test_a_change_is_made_though_tidying_up_fails(
     async def fail(*_: object) -> None:
         raise StoreUnknownError("no reply")
 
-    monkeypatch.setattr(audit, "_delete", fail)
+    monkeypatch.setattr(layout, "remove", fail)
     if change == "policy":
         await write_document(store, POLICY + "# again\n", by="me", at_ns=10**6)
     else:

@@ -97,7 +97,10 @@ async def test_what_cannot_change_while_nodes_run_changes_nothing(
 
 async def test_with_no_node_up_everything_can_change(store: Store) -> None:
     await apply(store, BOTH, by="ann", at_ns=0)
-    await apply(store, BOTH.replace('kind = "rate"', 'kind = "rate"\nperiod = "2s"'), by="ann", at_ns=0)
+    changed = BOTH.replace('kind = "rate"', 'kind = "rate"\nperiod = "2s"')
+    assert (await apply(store, changed, by="ann", at_ns=0)).number == 2
+    document = await read_document(store)
+    assert document is not None and document.text == changed
 
 
 async def test_a_text_that_is_wrong_changes_nothing(store: Store) -> None:

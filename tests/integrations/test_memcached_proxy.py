@@ -355,6 +355,7 @@ async def test_a_server_that_dies_is_said_so(stand: Stand) -> None:
         assert (await reader.readline()).startswith(b"VERSION")
         stand.server.send_signal(signal.SIGKILL)
         assert await asyncio.wait_for(reader.read(), 5) == b"SERVER_ERROR the memcached server is gone\r\n"
+        await asyncio.to_thread(stand.server.wait, 5)  # until then its port takes connections
     assert b"cannot be reached" in await ask(stand.port, b"version\r\n")
 
 

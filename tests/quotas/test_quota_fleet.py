@@ -16,7 +16,7 @@ from bursar.quotas import accounts
 from bursar.quotas.courier import QuotaCourier
 from bursar.sim.errors import RunFailedError
 from bursar.sim.scenarios.quota import FleetQuotaScenario
-from bursar.sim.scenarios.quota.world import ShortWindows
+from bursar.sim.scenarios.quota.variants import ShortWindows
 from bursar.sim.simulation import Simulation
 
 PLACE = f"{FleetQuotaScenario.__module__}:{FleetQuotaScenario.__name__}"

@@ -50,6 +50,32 @@ async def test_a_repeat_is_told_of_the_first_and_what_was_used_of_it(town: Town,
 
 
 @MODES
+@pytest.mark.parametrize("elsewhere", [False, True])
+async def test_who_gives_up_does_not_take_from_whoever_was_told_of_it_again(
+    town: Town, mode: str, elsewhere: bool
+) -> None:
+    """The first answer comes too late for its caller, who asks again with the key and goes on with that."""
+    one = await town.open("a", mode=mode)
+    other = await town.open("b", mode=mode) if elsewhere else one
+    first = await acquire(one, "k")
+    again = await acquire(other, "k")
+    assert again.replayed and again.used is None
+    await one.undo("acme", first._source)
+    await end(again, 7)
+    third = await acquire(one, "k")
+    assert third.replayed and third.used == 7
+
+
+@MODES
+async def test_a_grant_that_nobody_was_told_of_leaves_nothing_held(town: Town, mode: str) -> None:
+    llm = await town.open("a", mode=mode)
+    first = await acquire(llm, "k")
+    await llm.undo("acme", first._source)
+    await until_freed(llm, "k")
+    assert await left(llm) == (100, 0, 0)
+
+
+@MODES
 async def test_the_same_key_at_two_nodes_is_charged_once(town: Town, mode: str) -> None:
     one, two = await town.open("a", mode=mode), await town.open("b", mode=mode)
     first, second = await acquire(one, "k", 40, "beta"), await acquire(two, "k", 40, "beta")

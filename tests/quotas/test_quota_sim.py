@@ -68,8 +68,8 @@ def test_seeds_catch_a_node_that_begins_anew_without_its_ledger() -> None:
             Simulation("mutant", scenario(), seed, keep=1).run()
         except RunFailedError as failure:
             found = ("were granted", "audit", "transfers", "charged twice")
-            assert any(words in failure.why for words in found), failure.why
-            return
+            if any(words in failure.why for words in found):
+                return  # others wait in vain for what it had: that alone would not do
     pytest.fail(f"{MUTANT_SEEDS} seeds did not find it")
 
 

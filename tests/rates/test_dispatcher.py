@@ -105,7 +105,7 @@ def test_a_place_in_service_that_was_forgotten_is_free_again() -> None:
 def test_a_server_bound_by_concurrency_hands_out_nothing_ahead() -> None:
     async def body(world: World) -> None:
         for options, ahead in (({"concurrency": 5}, 0), ({}, 20)):
-            dispatcher = make_dispatcher(world, ahead=Ahead(), find_rate=lambda: 8_000.0, **options)
+            dispatcher = make_dispatcher(world, ahead=Ahead(), **options)
             grant(world, dispatcher, UNBOUNDED)
             ticket = Ticket("a", 1, ahead=1000)
             decide_among((dispatcher,), ticket)

@@ -14,7 +14,7 @@ RATE = 500.0
 def see(server: str, *tenants: str, dispatched: int = 0) -> ServerView:
     """A server at which these tenants keep requests waiting."""
     rows = {tenant: Row(tenant, 0, dispatched, 5, 50, True) for tenant in tenants}
-    report = Report(server, 1, 0, 0, 0, 1, 0, 1, SECOND_NS, SECOND_NS // 5, 100, 0, tuple(rows.values()))
+    report = Report(server, 1, 0, 0, 0, 1, 0, 1, SECOND_NS, SECOND_NS // 5, 0.0, tuple(rows.values()))
     return ServerView(server, 1, 0, 0, report, rows, seen_ns=SECOND_NS // 5)
 
 

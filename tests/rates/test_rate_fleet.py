@@ -13,7 +13,7 @@ from bursar.sim.simulation import Simulation
 
 SEEDS = 30
 SEEDS_A_TEST = 10
-SEEDS_TO_FIND = 30
+SEEDS_TO_FIND = 45
 FLEET = f"{FleetRateScenario.__module__}:{FleetRateScenario.__name__}"
 
 

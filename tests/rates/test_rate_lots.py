@@ -202,8 +202,7 @@ def test_four_greedy_holders_leave_their_neighbour_its_reservation() -> None:
     run(body)
 
 
-def test_lots_cost_a_neighbour_with_hardly_anything_waiting_nothing_large_requests_most() -> None:
-    """Which is why a lot is asked for as "up to n", behind those who wait, and is small."""
+def test_neither_lots_nor_large_requests_cost_a_neighbour_with_hardly_anything_waiting() -> None:
     least: dict[str, int] = {}
 
     def measure(name: str, **options: int) -> None:
@@ -215,8 +214,7 @@ def test_lots_cost_a_neighbour_with_hardly_anything_waiting_nothing_large_reques
     measure("none", ahead=0)
     measure("lots")
     measure("large", amount=20)
-    assert least["lots"] >= 0.99 * least["none"] > 0.85 * 300
-    assert least["large"] < 0.5 * 300
+    assert min(least["lots"], least["large"]) >= 0.99 * least["none"] > 0.85 * 300, least
 
 
 async def run_beside_holders(world: World, *, callers: int, amount: int = 1, ahead: int = AHEAD_MAX) -> int:

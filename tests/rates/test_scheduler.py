@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 import pytest
@@ -24,57 +24,87 @@ class Queue:
     dispatched: int = 0
     allowance: int = 0
     priority: int = 0
+    owed: int = 0
+    excess: int = 0
     credit: int = 0
-    since: int = 0
+    tag: int = 0
+    order: int = 0
     step: int = 0  # 1: has priority tokens, 2: under its allowance, 0: not eligible
+    starts: list[int] = field(default_factory=lambda: [0, 0, 0])
+    in_turns: bool = False
 
 
 class Reference:
-    """Algorithm 1 by searching all queues: of the eligible ones the first in turn. A queue's
-    place in the turns is the moment it became eligible or last finished a turn."""
+    """Algorithm 1 by searching all queues: of the eligible ones the one of the lowest tag. A request that
+    costs no more than its tenant's weight is part of a turn of so many tokens; a larger one counts as
+    that much of virtual time, from the moment that it came to the front."""
 
     def __init__(self, weights: list[int]) -> None:
         self.queues = [Queue(weight) for weight in weights]
-        self.moment = 0
-        self.quantum = 1
+        self.virtual = [0, 0, 0]
+        self.orders = 0
+
+    def arrive(self, queue: Queue, count: int) -> None:
+        if queue.waiting == 0:
+            queue.credit = 0
+            queue.starts = list(self.virtual)
+        queue.waiting += count
+
+    def price(self, queue: Queue, cost: int) -> None:
+        if cost != queue.cost:
+            queue.cost, queue.step = cost, 0
 
     def settle(self, queue: Queue) -> None:
         fits = queue.waiting > 0 and queue.dispatched + queue.cost <= queue.allowance
-        step = 0 if not fits else (1 if queue.dispatched < queue.priority else 2)
+        step = 0 if not fits else (1 if queue.dispatched + queue.owed < queue.priority else 2)
         if step != queue.step:
             queue.step = step
-            queue.credit = 0
-            self.send_to_the_end(queue)
+            if step:
+                self.join(queue)
 
-    def send_to_the_end(self, queue: Queue) -> None:
-        self.moment += 1
-        queue.since = self.moment
+    def join(self, queue: Queue) -> None:
+        self.orders += 1
+        queue.order, step = self.orders, queue.step
+        queue.in_turns = queue.credit < queue.cost <= queue.weight
+        if queue.in_turns:
+            queue.tag = self.virtual[step] + kernels.TURN
+        else:
+            span = max(0, queue.cost - queue.credit) * kernels.TURN // queue.weight
+            queue.starts[step] = max(queue.starts[step], self.virtual[step] - span)
+            queue.tag = queue.starts[step] + span
 
     def choose(self) -> int:
         for step in (1, 2):
             eligible = [q for q in self.queues if q.step == step]
             if eligible:
-                queue = min(eligible, key=lambda q: q.since)
+                queue = min(eligible, key=lambda q: (q.tag, q.order))
                 self.serve(queue)
                 return self.queues.index(queue)
         return -1
 
     def serve(self, queue: Queue) -> None:
+        step = queue.step
         if queue.credit < queue.cost:
-            queue.credit += queue.weight * self.quantum
+            queue.credit = queue.credit + queue.weight if queue.in_turns else queue.cost
         queue.credit -= queue.cost
+        queue.starts[step] = queue.tag
+        self.virtual[step] = max(self.virtual[step], queue.tag)
+        if step == 1 and queue.cost > max(kernels.SMALL, queue.priority >> kernels.SMALL_BITS):
+            queue.excess += max(0, queue.dispatched + queue.owed + queue.cost - queue.priority)
         queue.waiting -= 1
         queue.dispatched += queue.cost
-        before = queue.since
         self.settle(queue)
-        if queue.since == before and queue.credit < queue.cost:
-            self.send_to_the_end(queue)
+        if queue.step == step and (not queue.in_turns or queue.credit < queue.cost):
+            self.join(queue)
 
     def open_period(self) -> None:
         for queue in self.queues:
-            queue.dispatched = queue.allowance = queue.priority = queue.credit = 0
+            queue.owed = max(0, queue.owed - max(0, queue.priority - queue.dispatched)) + queue.excess
+            queue.dispatched = queue.allowance = queue.priority = queue.excess = 0
             queue.step = 0
-        self.quantum = max(1, *(queue.cost for queue in self.queues))
+            pairs = zip(queue.starts, self.virtual, strict=True)
+            queue.starts = [start - virtual for start, virtual in pairs]
+        self.virtual = [0, 0, 0]
 
 
 class PaperAlgorithm:
@@ -102,7 +132,7 @@ amounts = st.integers(0, 12)
 actions = st.one_of(
     st.tuples(st.just("arrive"), tenants, st.integers(0, 6)),
     st.tuples(st.just("withdraw"), tenants),
-    st.tuples(st.just("price"), tenants, st.integers(1, 4)),
+    st.tuples(st.just("price"), tenants, st.integers(1, 8)),
     st.tuples(st.just("grant"), tenants, amounts, amounts),
     st.tuples(st.just("choose"), st.integers(1, 8)),
     st.tuples(st.just("open")),
@@ -136,7 +166,7 @@ def apply(real: Scheduler, plain: Reference, name: str, args: list[int]) -> None
     queue = plain.queues[args[0]]
     if name == "arrive":
         real.arrive(*args)
-        queue.waiting += args[1]
+        plain.arrive(queue, args[1])
     elif name == "withdraw":
         if queue.waiting == 0:
             return
@@ -144,8 +174,7 @@ def apply(real: Scheduler, plain: Reference, name: str, args: list[int]) -> None
         queue.waiting -= 1
     elif name == "price":
         real.price(*args)
-        queue.cost = args[1]
-        plain.quantum = max(plain.quantum, args[1])
+        plain.price(queue, args[1])
     else:
         extra, priority = args[1:]
         real.grant(args[0], queue.dispatched + priority + extra, queue.dispatched + priority)
@@ -155,8 +184,8 @@ def apply(real: Scheduler, plain: Reference, name: str, args: list[int]) -> None
 
 
 def check_rings(scheduler: Scheduler) -> None:
-    """Each tenant is in the ring its row names, and in no other."""
-    table, heads = scheduler._table, scheduler._heads
+    """Each tenant is in the ring or heap that its row names, and in no other."""
+    table, heads, state = scheduler._table, scheduler._heads, scheduler._state
     seen = {}
     for ring, head in enumerate(heads):
         tenant = head
@@ -164,6 +193,12 @@ def check_rings(scheduler: Scheduler) -> None:
             seen[tenant] = ring
             assert table[table[tenant, kernels.NEXT], kernels.PREVIOUS] == tenant
             tenant = table[tenant, kernels.NEXT]
+    for rest in (0, 1):
+        heap = table[: state[kernels.SIZE + rest], kernels.HEAP + rest]
+        tags = [(table[tenant, kernels.TAG], table[tenant, kernels.ORDER]) for tenant in heap]
+        assert all(tags[(k - 1) // 2] <= tags[k] for k in range(1, len(tags)))
+        assert table[heap, kernels.NEXT].tolist() == list(range(len(heap)))
+        seen |= dict.fromkeys(heap, kernels.FIRST_HEAP + rest)
     named = {t: r for t, r in enumerate(table[:, kernels.RING]) if r != kernels.NOBODY}
     assert seen == named
 
@@ -285,6 +320,62 @@ def test_tenants_are_even_in_tokens_when_requests_cost_differently():
         s.grant(i, UNBOUNDED)
     s.choose_many(20_000)
     assert np.abs(s.dispatched / np.array([1, 1, 2]) - s.dispatched[0]).max() <= 2 * max(costs)
+
+
+def test_a_large_request_keeps_its_place_when_periods_end():
+    """Twenty tokens go in each; among equals it has its turn when as many went for the other."""
+    s = Scheduler([1, 1])
+    s.arrive(0, 10_000)
+    s.price(1, 50)
+    s.arrive(1, 1)
+    went = []
+    for _ in range(6):
+        s.open_period()
+        s.grant_many(np.arange(2), np.array([1000, 50]), np.zeros(2))
+        went += s.choose_many(20).tolist()
+    assert went.index(1) <= 51 and went.count(1) == 1
+
+
+@settings(max_examples=100, deadline=None)
+@given(
+    weights=st.lists(st.integers(1, 5), min_size=2, max_size=5),
+    costs=st.lists(st.integers(1, 60), min_size=20, max_size=20),
+    a_period=st.integers(5, 40),
+)
+def test_no_request_at_the_front_waits_past_the_bound(weights, costs, a_period):
+    """Every tenant has a request waiting, of a cost of its own; a period ends every few requests."""
+    s = Scheduler(weights)
+    everyone = np.arange(len(weights))
+    fronts, since, total = [0] * len(weights), [0] * len(weights), 0
+    for tenant in everyone.tolist():
+        fronts[tenant] = costs[tenant]
+        s.price(tenant, costs[tenant])
+        s.arrive(tenant, 100_000)
+    for step in range(300):
+        if step % a_period == 0:
+            s.open_period()
+            s.grant_many(everyone, np.full(len(weights), UNBOUNDED), np.zeros(len(weights)))
+        chosen = s.choose()
+        total += fronts[chosen]
+        weight, others = weights[chosen], len(weights) - 1
+        turns = max(fronts[chosen], weight) * sum(weights) / weight
+        assert total - since[chosen] <= turns + max(costs) * others + sum(weights) - weight
+        since[chosen], fronts[chosen] = total, costs[step % 20]
+        s.price(chosen, fronts[chosen])
+
+
+def test_what_a_large_request_took_beyond_the_reservation_is_taken_off_the_next_periods():
+    s = Scheduler([1, 1])
+    s.price(0, 40)
+    s.arrive(0, 100)
+    s.arrive(1, 10_000)
+    firsts = []
+    for _ in range(8):
+        s.open_period()
+        s.grant(0, UNBOUNDED, 10)
+        s.grant(1, UNBOUNDED, 10)
+        firsts.append(s.choose_many(11).tolist().count(0))
+    assert firsts == [1, 0, 0, 0, 1, 0, 0, 0]
 
 
 def test_a_request_goes_only_if_the_allowance_covers_it_whole():
@@ -711,3 +802,13 @@ def test_taking_at_once_is_arriving_and_being_chosen(period_ns, script):
         assert (at_once.take(tenant, cost, now) == 0) == chosen
         for column in ("pending", "dispatched", "allowance"):
             assert np.array_equal(getattr(at_once, column), getattr(by_steps, column))
+
+
+def test_a_number_that_changes_hands_leaves_those_who_wait_their_turn_alone() -> None:
+    scheduler = Scheduler([1, 1, 1])
+    for tenant in (1, 2):
+        scheduler.grant(tenant, 100)
+        scheduler.price(tenant, 5)  # more than its weight: in the heap
+        scheduler.arrive(tenant)
+    scheduler.reset(0)
+    assert [scheduler.choose(), scheduler.choose(), scheduler.choose()] == [1, 2, -1]

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+import subprocess
 from collections.abc import AsyncIterator, Awaitable, Callable
 from pathlib import Path
 from typing import Any
@@ -49,3 +51,16 @@ async def serve_policy() -> AsyncIterator[Serve]:
 
 def url_of(daemon: Daemon) -> str:
     return f"bursar://{daemon.host.world.listening}"
+
+
+SECURITY = Path(__file__).parents[2] / "docs" / "security.md"
+
+
+@pytest.fixture(scope="module")
+def pem(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Certificates made by the very commands of docs/security.md."""
+    directory = tmp_path_factory.mktemp("pem")
+    script = re.search(r"```sh\n(# make the certificates.*?)```", SECURITY.read_text(), re.DOTALL)
+    assert script is not None
+    subprocess.run(["bash", "-eu", "-c", script[1]], cwd=directory, check=True, capture_output=True)
+    return directory

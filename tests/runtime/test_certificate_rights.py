@@ -15,9 +15,7 @@ from bursar.runtime.client import Bursar
 from bursar.runtime.daemon import Daemon
 
 from .conftest import MakePolicy, Serve
-from .test_tls import pem, tls
-
-__all__ = ["pem"]
+from .test_tls import tls
 
 
 async def give(daemon: Daemon, certificate: str = "") -> str:

@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import re
 import socket
 import ssl
-import subprocess
 from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 
@@ -20,7 +18,6 @@ from bursar.runtime.limits import Limits
 from bursar.runtime.network import SocketNetwork
 from bursar.world import MILLISECOND_NS, SECOND_NS, Message
 
-SECURITY = Path(__file__).parents[2] / "docs" / "security.md"
 SECRET = bytes(32)
 LIMITS = Limits(
     connections_max=100,
@@ -36,15 +33,6 @@ class Ping(Message, frozen=True):
 
 async def echo(sender: str, message: Ping) -> Ping:
     return message
-
-
-@pytest.fixture(scope="module")
-def pem(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    directory = tmp_path_factory.mktemp("pem")
-    script = re.search(r"```sh\n(# make the certificates.*?)```", SECURITY.read_text(), re.DOTALL)
-    assert script is not None
-    subprocess.run(["bash", "-eu", "-c", script[1]], cwd=directory, check=True, capture_output=True)
-    return directory
 
 
 def tls(pem: Path, name: str) -> Tls:

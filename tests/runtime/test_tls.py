@@ -24,9 +24,7 @@ from bursar.runtime.network import SocketNetwork
 from bursar.runtime.revocation import read_revoked
 from bursar.world import MILLISECOND_NS, SECOND_NS, Message
 
-from .conftest import MakePolicy, Serve
-
-SECURITY = Path(__file__).parents[2] / "docs" / "security.md"
+from .conftest import SECURITY, MakePolicy, Serve
 
 
 class Ping(Message, frozen=True):
@@ -35,16 +33,6 @@ class Ping(Message, frozen=True):
 
 async def echo(sender: str, message: Ping) -> Ping:
     return message
-
-
-@pytest.fixture(scope="module")
-def pem(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Certificates made by the very commands of docs/security.md."""
-    directory = tmp_path_factory.mktemp("pem")
-    script = re.search(r"```sh\n(# make the certificates.*?)```", SECURITY.read_text(), re.DOTALL)
-    assert script is not None
-    subprocess.run(["bash", "-eu", "-c", script[1]], cwd=directory, check=True, capture_output=True)
-    return directory
 
 
 def tls(pem: Path, name: str, ca: str = "ca") -> Tls:

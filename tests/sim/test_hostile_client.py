@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from typing import Any
+
 import pytest
 
 from bursar.sim.errors import RunFailedError
@@ -26,6 +29,7 @@ class ShortRateScenario(RateScenario):
 
     duration_ns = SECOND_NS
     settle_ns = 2_400 * MILLISECOND_NS
+    fixed: Mapping[str, Any] = {"period": "400ms", "interval": "100ms", "drift_ppm": 10_000}
 
     def faults(self) -> Faults:
         return HOSTILE

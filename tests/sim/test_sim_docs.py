@@ -18,7 +18,7 @@ PROGRAMS = re.findall(r"```python\n(.*?)```", PAGE.read_text(), re.DOTALL)
 
 
 def test_the_page_has_its_examples() -> None:
-    assert len(COMMANDS) == 4
+    assert len(COMMANDS) == 5
     assert len(PROGRAMS) == 2
 
 

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from bursar.errors import SessionExpiredError, StoreError
+from bursar.errors import SessionExpiredError, StoreError, StoreUnknownError
 from bursar.runtime.clock import BootClock
 from bursar.stores import database as database_module
 from bursar.stores import open_store
@@ -133,14 +133,14 @@ async def test_a_cancelled_caller_leaves_the_store_in_order(venue: SqliteVenue) 
     assert set(await store.children("/")) >= {str(number) for number in range(1, 20, 2)}
 
 
-async def test_a_locked_file_is_a_clear_error_and_nothing_happened(
+async def test_a_locked_file_is_like_a_store_that_does_not_answer_and_nothing_happened(
     venue: SqliteVenue, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     store = await venue.open()
     monkeypatch.setattr(database_module, "LOCK_PATIENCE_NS", SECOND_NS // 5)
     holder = sqlite3.connect(venue.path, isolation_level=None)
     holder.execute("BEGIN IMMEDIATE")
-    with pytest.raises(StoreError, match="write lock"):
+    with pytest.raises(StoreUnknownError, match="write lock"):
         await store.create("/a")
     assert await store.exists("/a") is None
     holder.execute("ROLLBACK")

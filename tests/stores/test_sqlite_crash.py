@@ -24,8 +24,8 @@ from bursar.runtime.clock import BootClock
 from bursar.stores.sqlite import SqliteStore
 from bursar.world import SECOND_NS
 
-KILLS = 25
-CONTENTION_S = 6.0
+KILLS = 50
+CONTENTION_S = 8.0
 ACTORS = Path(__file__).with_name("actors.py")
 
 
@@ -57,7 +57,7 @@ async def open_store(path: Path) -> SqliteStore:
     return await SqliteStore.open(str(path), BootClock(), timeout_ns=30 * SECOND_NS)
 
 
-async def test_kills_of_a_writer_lose_nothing_that_was_answered(
+async def test_fifty_kills_of_a_writer_lose_nothing_that_was_answered(
     tmp_path: Path, chance: random.Random
 ) -> None:
     path, answered = tmp_path / "store.db", {}

@@ -9,7 +9,7 @@ import msgspec
 
 from bursar.api import bodies
 from bursar.api.desk import Answered, Call
-from bursar.fleet.changes import list_nodes
+from bursar.fleet.layout import list_nodes
 from bursar.resource.door import Resource
 from bursar.resource.guarded import Guarded
 from bursar.resource.statistics import Statistics

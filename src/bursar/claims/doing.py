@@ -91,6 +91,14 @@ class Doing(Claiming):
             self._count("late")
             self._look.set()
 
+    def _keep(self, task: Task) -> None:
+        """Nothing of it is done here, so it takes no place of what is. Whoever did it may report its end
+        after all, and an operator may take its names at another instance: it is looked at again."""
+        self._count("kept")
+        self._running.pop(task.id, None)
+        self._kept[task.id] = task
+        self._kick.set()
+
     async def _bury(self, task: Task) -> None:
         """The holder of a running task is gone: as the policy says."""
         generation = self.generation
@@ -98,7 +106,7 @@ class Doing(Claiming):
             if task.is_claim:
                 self.leave_held(task)
             else:
-                self._count("kept")
+                self._keep(task)
             return
         requeue = self._dead_holder == "requeue" and not task.is_claim
         try:

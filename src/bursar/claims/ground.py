@@ -157,6 +157,7 @@ class Ground:
         self._deferred: list[Mine] = []
         self._followed: dict[str, str] = {}
         self._tracked: dict[str, None] = {}
+        self._kept: dict[str, Task] = {}
         self._draining = False
         self.is_stopping = False
 
@@ -353,6 +354,7 @@ class Ground:
         self._in_flight = 0
         self._followed.clear()
         self._tracked.clear()
+        self._kept.clear()
 
     async def wait_for_session(self) -> None:
         while self._session == 0 and not self.is_stopping:

@@ -56,6 +56,7 @@ class Takeover(Granting):
         if self._draining or self._asked:
             await self._share()
         await self._settle_unsure(generation)
+        await self._look_at_kept(generation)
         found = self._divide(await self._find_unmarked())
         for first in range(0, len(found), TAKE_AT_ONCE):
             if generation != self.generation or (first and self._look.is_set()):
@@ -169,6 +170,23 @@ class Takeover(Granting):
             del self._unsure[id]
             if found is not None and id not in self.mine:
                 self._adopt(*found)
+
+    async def _look_at_kept(self, generation: int) -> None:
+        """Tasks whose holders died, and that the policy keeps as they are, for as long as they are so."""
+        for id, task in list(self._kept.items()):
+            found = await self._read_taken(id)
+            if generation != self.generation:
+                return
+            same = found is not None and found[0] == task
+            if self._kept.get(id) is not task or (same and self._dead_holder == "keep"):
+                continue
+            del self._kept[id]
+            if same:
+                self.spawn(self._bury(task), "bury")  # the policy says something else by now
+            elif found is not None and found[0].state is State.DONE:
+                self._adopt(*found)
+            else:
+                self._taken_away(task)
 
     async def _take(self, ids: list[str], generation: int) -> None:
         """Mark them, all at once if no other instance is at it, and go on from their states."""

@@ -128,7 +128,7 @@ class Waiting(Ground):
         """Read names, and let the queue see what others did to them."""
         if len(self.book.views) > VIEWS_MAX:
             self.book.forget([name for name in list(self.book.views) if name not in self.queue.places])
-        wanted, generation = list(names), self.generation
+        wanted, generation, doubted = list(names), self.generation, False
         while True:
             if not self.book.is_floor_sure:
                 found = await self.desk.read_floor()
@@ -139,16 +139,26 @@ class Waiting(Ground):
             views = await self.desk.read_names(wanted)
             if generation != self.generation:
                 return
-            if floor == self.book.floor:
-                break  # else names were removed meanwhile, and what was read is older than that
+            if floor != self.book.floor:
+                continue  # names were removed meanwhile, and what was read is older than that
+            if doubted or not any(self._is_older(name, view) for name, view in views.items()):
+                break
+            # A slow reader's, or the name was removed and begins anew: the floor tells which.
+            doubted, self.book.is_floor_sure = True, False
         for name, view in views.items():
             self._see(name, view)
         self._kick.set()
 
-    def _see(self, name: str, view: View) -> None:
+    def _is_older(self, name: str, view: View) -> bool:
+        """Whether what is known of a name already is younger than what was read."""
         known = self.book.views.get(name)
-        if known is not None and (view.number < known.number or (view.version or 0) < (known.version or 0)):
-            return  # a slow reader's: what is known already is younger
+        if known is None:
+            return False
+        return view.number < known.number or (view.version or 0) < (known.version or 0)
+
+    def _see(self, name: str, view: View) -> None:
+        if self._is_older(name, view):
+            return
         self.book.views[name] = view
         holding = view.holding
         self.queue.see(name, holding.owner, view.sharers)

@@ -9,7 +9,6 @@ import typer
 
 from bursar.cli.exits import EXIT_CODES, FAILED
 from bursar.cli.proposals import (
-    AsJson,
     PolicyArgument,
     Yes,
     ask,
@@ -20,6 +19,7 @@ from bursar.cli.proposals import (
     propose_at,
     write_at,
 )
+from bursar.cli.tasks import AsJson
 from bursar.cli.visiting import StoreUrl
 from bursar.errors import UsageError
 

@@ -8,12 +8,12 @@ import typer
 
 from bursar.cli.exits import EXIT_CODES, FAILED
 from bursar.cli.proposals import (
-    AsJson,
     PolicyArgument,
     load_both,
     print_proposal,
     propose_at,
 )
+from bursar.cli.tasks import AsJson
 from bursar.cli.visiting import StoreUrl
 
 

@@ -7,9 +7,7 @@ import json
 import typer
 
 from bursar.cli.exits import EXIT_CODES
-from bursar.cli.proposals import (
-    AsJson,
-)
+from bursar.cli.tasks import AsJson
 from bursar.cli.visiting import OfPolicy, StoreUrl, find_store, visit, write_time
 
 

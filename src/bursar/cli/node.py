@@ -8,13 +8,12 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from bursar.cli.exits import EXIT_CODES
+from bursar.cli.tasks import AsJson
 from bursar.cli.visiting import OfPolicy, StoreUrl, find_store, name_visitor, visit
 from bursar.errors import NodeMissingError, UsageError
 
 if TYPE_CHECKING:
     from bursar.world import World
-
-AsJson = Annotated[bool, typer.Option("--json", help="Print as JSON.")]
 
 
 def register(app: typer.Typer) -> None:
@@ -52,7 +51,7 @@ def remove(
 
     async def act(world: World) -> None:
         from bursar.fleet import audit, layout
-        from bursar.fleet.changes import list_nodes
+        from bursar.fleet.layout import list_nodes
         from bursar.world import Delete
 
         if name in [node.name for node in await list_nodes(world.store)]:
@@ -70,7 +69,7 @@ def remove(
 
 async def _read(world: World) -> list[dict[str, Any]]:
     from bursar.fleet import layout
-    from bursar.fleet.changes import list_nodes
+    from bursar.fleet.layout import list_nodes
 
     up = await list_nodes(world.store)
     rows: list[dict[str, Any]] = [

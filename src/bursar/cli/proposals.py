@@ -22,7 +22,6 @@ SHOWN_MAX = 50
 
 PolicyArgument = Annotated[Path, typer.Argument(metavar="FILE", help="The policy file.", show_default=False)]
 Yes = Annotated[bool, typer.Option("--yes", help="Do it without asking.")]
-AsJson = Annotated[bool, typer.Option("--json", help="Print as JSON.")]
 
 
 def load_both(file: Path, store: str | None) -> tuple[Policy, str]:
@@ -50,6 +49,7 @@ def write_at(url: str, text: str, note: str, expected: int) -> tuple[Version, li
     import time
 
     from bursar.fleet import changes
+    from bursar.fleet.layout import list_nodes
 
     async def act(world: World) -> tuple[Version, list[NodeRecord], float]:
         began = time.monotonic()
@@ -57,7 +57,7 @@ def write_at(url: str, text: str, note: str, expected: int) -> tuple[Version, li
             world.store, text, by=name_visitor(), at_ns=world.clock.wall(), note=note, expected=expected
         )
         while True:
-            nodes = await changes.list_nodes(world.store)
+            nodes = await list_nodes(world.store)
             waited_s = time.monotonic() - began
             behind = [node for node in nodes if node.version < version.number and not node.problem]
             if not behind or waited_s > KNOWN_WAIT_S:

@@ -97,9 +97,7 @@ def _load(file: Path | None, settings: dict[str, Any], store: str | None) -> Pol
     return settle(loaded, settings, store) if settings or store or loaded is None else loaded
 
 
-def _read_tls(
-    cert: str | None, key: str | None, ca: str | None, crl: str | None
-) -> dict[str, str] | None:
+def _read_tls(cert: str | None, key: str | None, ca: str | None, crl: str | None) -> dict[str, str] | None:
     from bursar.cli.reaching import read_tls
 
     found = read_tls(*(None if path is None else Path(path) for path in (cert, key, ca)))

@@ -1,4 +1,4 @@
-"""`bursar sim NAME`: replay one seed, run many, or search every order of events."""
+"""`bursar sim NAME`: replay one seed, run many, or search every order of events; `bursar sim coverage`."""
 
 from __future__ import annotations
 
@@ -8,12 +8,14 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from bursar.cli.coverage import print_coverage
 from bursar.cli.exits import EXIT_CODES, FAILED
 from bursar.errors import UsageError
 
 if TYPE_CHECKING:
     from bursar.sim.errors import RunFailedError
 
+COVERAGE = "coverage"
 SHOWN_LINES = 30
 SEEDS_MAX = 10_000_000
 
@@ -26,8 +28,14 @@ def sim(
     name: Annotated[
         str | None,
         typer.Argument(
-            metavar="[NAME]", help="The scenario, or package.module:Scenario; without one, they are listed."
+            metavar="[NAME]",
+            help="The scenario, or package.module:Scenario; without one, they are listed. "
+            '"coverage": what they exercise.',
         ),
+    ] = None,
+    kind: Annotated[
+        str | None,
+        typer.Argument(metavar="[KIND]", help="After coverage: only of this kind.", show_default="all"),
     ] = None,
     seed: Annotated[int, typer.Option(min=0, help="Replay this seed and print its history.")] = 0,
     seeds: Annotated[
@@ -39,15 +47,22 @@ def sim(
     last: Annotated[
         int | None, typer.Option(min=1, help="Print only so many lines of the history.", show_default="all")
     ] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print the coverage as JSON.")] = False,
 ) -> None:
     """Run a protocol in virtual time, under seeded faults.
 
     One seed is one history, byte for byte. A campaign stops at the first seed that fails and prints
-    the command that replays it.
+    the command that replays it. `coverage` runs some seeds of every kind's scenarios and prints which keys
+    of policies (with how many values), verbs and faults they exercised, and which none did.
 
-    Examples: bursar sim rate --seed 7; bursar sim rate --seeds 1000; bursar sim quota --search
+    Examples: bursar sim rate --seed 7; bursar sim rate --seeds 1000; bursar sim quota --search;
+    bursar sim coverage rate --seeds 50
     """
-    if name is None:
+    if name == COVERAGE:
+        print_coverage(kind, seeds, as_json)
+    elif kind is not None or as_json:
+        raise UsageError("a kind and --json are for `bursar sim coverage`: leave them out")
+    elif name is None:
         list_scenarios()
     elif search and seeds:
         raise UsageError("--search tries every order of events and takes no seeds: leave out --seeds")

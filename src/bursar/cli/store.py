@@ -64,7 +64,7 @@ def adopt(
 
     async def act(world: World) -> Identity:
         from bursar.fleet import identity
-        from bursar.fleet.changes import list_nodes
+        from bursar.fleet.layout import list_nodes
 
         up = await list_nodes(world.store)
         if up:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from bursar.cli.exits import EXIT_CODES, FAILED
+from bursar.cli.tasks import AsJson
 from bursar.cli.visiting import OfPolicy, StoreUrl, find_store, name_visitor, visit
 from bursar.errors import UsageError
 
@@ -19,7 +20,6 @@ if TYPE_CHECKING:
 
 ResourceArgument = Annotated[str, typer.Argument(metavar="RESOURCE", show_default=False)]
 TenantArgument = Annotated[str, typer.Argument(metavar="TENANT", show_default=False)]
-AsJson = Annotated[bool, typer.Option("--json", help="Print as JSON.")]
 
 
 def register(app: typer.Typer) -> None:

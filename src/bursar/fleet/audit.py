@@ -71,13 +71,6 @@ async def trim(store: Store) -> None:
         if stat is None or stat.children <= KEPT + SLACK:
             return
         for name in (await store.children(AUDIT))[:-KEPT]:
-            await _delete(store, f"{AUDIT}/{name}")
+            await layout.remove(store, f"{AUDIT}/{name}")
     except StoreError:
         return  # the next change finds them
-
-
-async def _delete(store: Store, path: str) -> None:
-    try:
-        await store.delete(path)
-    except NodeMissingError:
-        return  # somebody else tidied up too

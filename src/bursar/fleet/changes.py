@@ -11,9 +11,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from bursar.errors import PolicyError, UsageError
-from bursar.fleet import layout
 from bursar.fleet.documents import SCHEMA, Document, read_document, read_head, write_document
-from bursar.fleet.layout import NODES, NodeRecord, Version
+from bursar.fleet.layout import NodeRecord, Version, list_nodes
 from bursar.fleet.tenants import read_index, read_shard, read_terms
 from bursar.policy import Policy, ResourcePolicy, parse
 from bursar.policy.live import LIVE, RESTART, WHY_NOT
@@ -115,14 +114,6 @@ async def rollback(store: Store, number: int, *, by: str, at_ns: int) -> Version
 
 def _explain(proposal: Proposal) -> list[str]:
     return [*proposal.problems, *(str(change) for change in proposal.changes if not change.possible)]
-
-
-async def list_nodes(store: Store) -> list[NodeRecord]:
-    """The nodes that are up."""
-    if await store.exists(NODES) is None:
-        return []
-    found = [await layout.fetch(store, f"{NODES}/{name}", NodeRecord) for name in await store.children(NODES)]
-    return [each[0] for each in found if each is not None]
 
 
 def _find_old_builds(up: list[NodeRecord]) -> Iterator[str]:

@@ -165,18 +165,11 @@ async def _forget_old(store: Store, newest: int) -> None:
     if not old:
         return
     for name in old:
-        await _delete(store, f"{VERSIONS}/{name}")
+        await layout.remove(store, f"{VERSIONS}/{name}")
     used = {digest for version in await list_versions(store) for digest in version.chunks}
     for digest in await store.children(CHUNKS):
         if digest not in used:
-            await _delete(store, f"{CHUNKS}/{digest}")
-
-
-async def _delete(store: Store, path: str) -> None:
-    try:
-        await store.delete(path)
-    except NodeMissingError:
-        pass  # somebody else tidied up too
+            await layout.remove(store, f"{CHUNKS}/{digest}")
 
 
 def _conflict(expected: int, found: int) -> ConflictError:

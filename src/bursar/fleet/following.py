@@ -113,7 +113,7 @@ class Terms:
         others = {tenant: terms for shard in shards.values() for tenant, terms in shard.items()}
         made = tenants.read_terms(document.table, name, written, others)
         known_values = self._values.get(name, {})
-        values = {tenant: made.get(tenant) or known_values[tenant] for tenant in others}
+        values = {tenant: made[tenant] if tenant in made else known_values[tenant] for tenant in others}
         self._tenants[name], self._values[name], self._changes[name] = shards, values, index.changes
         return tenants.add_tenants(policy, values)
 
@@ -204,10 +204,7 @@ class Follower:
         if not self._entered_in:
             return
         for path in (layout.member_path(self._world.name), layout.node_path(self._world.name)):
-            try:
-                await self._world.store.delete(path)
-            except NodeMissingError:
-                continue
+            await layout.remove(self._world.store, path)
 
     # -- following
 
@@ -240,11 +237,7 @@ class Follower:
         return await read_head(self._world.store)
 
     async def _look_around(self) -> None:
-        up: dict[str, NodeRecord] = {}
-        for name in await self._world.store.children(NODES):
-            found = await layout.fetch(self._world.store, f"{NODES}/{name}", NodeRecord)
-            if found is not None:
-                up[found[0].name] = found[0]
+        up = {record.name: record for record in await layout.list_nodes(self._world.store)}
         for record in up.values():
             if record.name != self._world.name and record.address:
                 self._route(record.name, record.address)

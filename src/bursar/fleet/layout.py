@@ -151,3 +151,21 @@ async def prepare(store: Store) -> None:
         return
     for folder in FOLDERS:
         await store.ensure(folder)
+
+
+async def list_nodes(store: Store) -> list[NodeRecord]:
+    """The nodes that are up."""
+    try:
+        names = await store.children(NODES)
+    except NodeMissingError:
+        return []
+    found = [await fetch(store, f"{NODES}/{name}", NodeRecord) for name in names]
+    return [each[0] for each in found if each is not None]
+
+
+async def remove(store: Store, path: str) -> None:
+    """Delete a node that somebody else may have deleted."""
+    try:
+        await store.delete(path)
+    except NodeMissingError:
+        return

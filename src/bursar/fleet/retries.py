@@ -4,17 +4,19 @@ end."""
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
-from typing import Any
+from typing import TypeVar
 
 from bursar.errors import SessionExpiredError, StoreUnknownError
 from bursar.world import MILLISECOND_NS, Watch, World
 
 RETRY_NS = 50 * MILLISECOND_NS
 
+ResultT = TypeVar("ResultT")
+
 Look = Callable[[], Awaitable[None]]
 
 
-async def persist(world: World, attempt: Callable[[], Awaitable[Any]]) -> Any:
+async def persist(world: World, attempt: Callable[[], Awaitable[ResultT]]) -> ResultT:
     """Try until the store has answered. What is tried may be done twice."""
     while True:
         session = world.store.session

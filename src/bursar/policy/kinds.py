@@ -257,7 +257,8 @@ QUOTA = Record(
         ),
         "tenant": _tenants(
             Record({"limit": Key(Amount(), "all that it may use", REQUIRED, 5_000_000)}, "tenant"),
-            {"limit": 5_000_000}),
+            {"limit": 5_000_000},
+        ),
     },
     "quota",
 )

@@ -73,7 +73,18 @@ class Hold:
     """Units reserved for one acquisition. `used` is None while it is open. A hold of `fast` mode
     has no line of its own: its block paid for it."""
 
-    __slots__ = ("accounts", "amount", "expired", "expires_at", "key", "number", "tenant", "used", "written")
+    __slots__ = (
+        "accounts",
+        "amount",
+        "expired",
+        "expires_at",
+        "key",
+        "number",
+        "repeated",
+        "tenant",
+        "used",
+        "written",
+    )
 
     def __init__(
         self,
@@ -93,6 +104,8 @@ class Hold:
         self.used: int | None = None
         self.expires_at: int | None = None
         self.expired = False
+        self.repeated = False
+        """Whether another was told of it, who asked with the same key."""
 
 
 class Lot:

@@ -13,9 +13,8 @@ from bursar.errors import (
     JournalError,
     NodeExistsError,
     NodeMissingError,
-    SessionExpiredError,
-    StoreUnknownError,
 )
+from bursar.fleet import retries
 from bursar.quotas import accounts, replay
 from bursar.quotas.accounts import AccountWatcher, Guards
 from bursar.quotas.balances import Hold
@@ -89,15 +88,7 @@ class QuotaCourier:
 
     async def persist(self, attempt: Callable[[], Awaitable[ResultT]]) -> ResultT:
         """Try until the store has answered. What is tried may be done twice."""
-        while True:
-            session = self.world.store.session
-            try:
-                return await attempt()
-            except SessionExpiredError:
-                if self.world.store.session == session:
-                    await self._renew()
-            except StoreUnknownError:
-                await self.world.clock.sleep(RETRY_NS)
+        return await retries.persist(self.world, attempt)
 
     def _begin(self) -> None:
         self.tree = Tree(self.world, self.layout, self.book.identity, self._join)
@@ -107,12 +98,6 @@ class QuotaCourier:
         self.tree.start()
         self._watcher.start()
         self.homes.start()
-
-    async def _renew(self) -> None:
-        try:
-            await self.world.store.renew()
-        except StoreUnknownError:
-            await self.world.clock.sleep(RETRY_NS)
 
     # -- the ledger's life
 

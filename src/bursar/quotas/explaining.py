@@ -32,6 +32,11 @@ def explain(
 
 def _explain_account(courier: QuotaCourier, name: str, limit: int, unit: str) -> tuple[list[str], Figures]:
     book, now = courier.book, courier.world.clock.now()
+    if name not in book.ledger.accounts:
+        # Asking makes none: one of a window that is over would be forgotten by nobody.
+        none: Figures = dict.fromkeys(("here", "ahead", "held", "spent"), 0)
+        told = [f"{name} may use {limit} {unit}; none of them have come to this node."]
+        return told, {"limit": limit, **none, "rate": 0.0, "left": None}
     account = book.ledger.account(name)
     round_ = book.round(account)
     here, left = account.unspent + account.block, round_.known_left(now)

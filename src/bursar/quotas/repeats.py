@@ -248,6 +248,7 @@ class Repeats:
             return UsageError(
                 _explain(ticket.key or "", hold.tenant, hold.amount, ticket.tenant, ticket.amount)
             )
+        hold.repeated = True
         return self._repeat_from(ticket, self._courier.book.identity, hold.number, hold.used)
 
     def _repeat_from(self, ticket: Ticket, home: str, number: int, used: int | None) -> Granted:
@@ -273,6 +274,7 @@ class Repeats:
         hold = entry.hold
         if (hold.tenant, hold.amount) != (message.tenant, message.amount):
             return Differs(_explain(message.key, hold.tenant, hold.amount, message.tenant, message.amount))
+        hold.repeated = True
         return Repeated(hold.number, hold.used)
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Awaitable, Iterable
 from functools import partial
 
 from bursar.errors import Refused, Unknown, UsageError
@@ -214,6 +214,9 @@ class QuotaDecider(Decider):
 
     async def settle(self, id: str, used: int | None) -> None:
         await self._settling.settle(id, None if used is None else check_used(used))
+
+    def undo(self, tenant: str, granted: Granted) -> Awaitable[None]:
+        return self._settling.undo(granted.id)
 
     async def whose(self, id: str) -> str:
         return await self._settling.whose(id)

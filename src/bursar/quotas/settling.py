@@ -84,6 +84,14 @@ class Settling:
         else:
             await self._settle_there(ledger, number, used)
 
+    async def undo(self, id: str) -> None:
+        """Nobody was told of the grant by the answer that brought it. If it has a key and was repeated since,
+        whoever was told of it then goes on with it, and settles it."""
+        _, number = read_id(id)
+        hold = self._find(number)
+        if not hold.repeated:
+            await self._settle_here(number, 0)
+
     async def _serve(self, sender: str, message: Message) -> Message:
         assert isinstance(message, Settle | Whose), "the network passes nothing else"
         if message.ledger != self._courier.book.identity:

@@ -13,19 +13,22 @@ report what they see and the controller places what is left anew.
   consumed as a maximum flow would find, starting from the proportional split (algorithms 2 to 5).
   `reference` is the paper's algorithm as printed, for tests and measurements.
 - `scheduler`: whose request goes next (algorithm 1), in a few steps however many tenants there are.
-- `messages`, `server`, `controller`: the protocol; two books with the state that safety rests on.
+- `messages`, `server`, `controller`: the protocol; two books with the state that safety rests on. `grace`,
+  `standing`: what a server may begin of the next period alone, as it and as its leader know it.
 - `terms`: what the policy promises, looked up by need; `parts`: what a server has of a tenant that nobody
   has asked for yet; `roles`: which servers there are, and which of them run on this node.
 - `blocks`: what a server of a long period charges to its journal before it dispatches it.
-- `observation`, `placement`: what servers see, and what the controller makes of it (section III-D).
-- `dispatcher`: the queues before a server, with its `capacity` and the requests in `service`;
-  `choices`: which servers a request waits at; `charges`: what a grant took, so that it can be undone;
-  `refusals`: why one does not go. `courier`: carries messages, elects a leader.
+- `observation`, `placement`: what servers see, and what the controller makes of it (section III-D);
+  `fronts`: room for whole requests.
+- `dispatcher`: the queues before a server, with its `capacity`, as given or `learnt`, and the requests
+  in `service`; `choices`: which servers a request waits at; `charges`: what a grant took, so that it can
+  be undone; `refusals`: why one does not go. `courier`: carries messages, elects a leader; `candidacy`: when
+  a node takes a leader's place that it no longer hears.
 - `resource`: what the front door asks. `promises`: the terms of this node's tenants; `telling` and
   `statistics`: what is said of them.
 
 **The invariant: requests charged to a period never exceed the tenant's limit**, whatever is lost,
-late, repeated or crashed, with any number of controllers that believe they lead. Five rules make
+late, repeated or crashed, with any number of controllers that believe they lead. Six rules make
 it true; each has a test in which it is taken out and the loss is found (tests/rates).
 
 1. *Grants are absolute and ordered.* A server takes a grant only from a higher (epoch, sequence),
@@ -42,6 +45,12 @@ it true; each has a test in which it is taken out and the loss is found (tests/r
    which is all that it can have dispatched, and the rest is placed anew within the same period.
 5. *No clock is trusted beyond its drift.* Tokens end so long after the server *sent* the report
    that the grant answers; the next period begins when even the slowest clock has seen them end.
+6. *What may be begun alone is charged.* The state that opens a period fixes each listed life's part of the
+   next one. A life that was granted it begins that period by itself, when the present one is over on every
+   clock and nobody has spoken of the next; once. Whoever opens that period begins with these parts as
+   bounds, under the terms they were fixed with. Terms that change take them back first: grants that say so,
+   acknowledged; where one is not, the period keeps the old terms and fixes nothing for the next. A leader
+   that does not know those terms lets it pass and opens the one after it.
 
 **What differs from the paper, and why.** R-tokens and L-tokens are one allowance with a priority
 part: the paper's text and its algorithm disagree about a tenant with only R-tokens, and one counter
@@ -59,8 +68,14 @@ tenant to which nothing was charged for a whole period is forgotten, and its num
 
 **Servers** come and go. One that starts says so, and is listed in the midst of the period; one that leaves
 says for good what it has dispatched (`Left`), to every node, because each may come to lead: the rest of what
-it held is placed elsewhere at once. One that is killed keeps its bound until the period ends. A leader that
-stops gives up the lead at once.
+it held is placed elsewhere at once. One that is killed keeps its bound until the period ends, and its part of
+the next one. A leader that stops gives up the lead at once.
+
+**Leaders** come and go, too, and no period is empty for it. Within three beats of a leader's death another
+raises the epoch, often in the midst of a period that servers have begun alone, and goes on with it from
+there: it opens it as it stands, and makes what is left of each limit. Servers on the leader's own node have a
+part in the numbering and none to begin alone, so a successor can make those tokens at once. What the dead
+node's servers still had of the period is lost; that is the price of a kill.
 
 **Pacing** spreads a limit over the period, so that two periods back to back do not show twice the limit;
 the experiments run without it, as the paper did. A tenant is never further ahead of its pace than its
@@ -71,6 +86,16 @@ a controller sends in one round add up to the limit. They are not acknowledged b
 allowances are: while tokens move, two servers may for the time of a message go at a pace that one of them
 has lost. No period's limit rests on it.
 
+**Large requests.** One that could never be granted is refused at once. Turns are even in tokens
+(`scheduler`), tokens are gathered where a request waits that needs them all (`fronts`), and what a large
+request takes longer than a server may run ahead is a debt (`capacity`) that only requests without priority
+wait for. How long one waits at most is said in `scheduler` and `fronts`; `sim/scenarios/rate_costs.py`
+holds it.
+
+**Demand that moves.** A server says at once that a tenant begins to ask where it has no tokens
+(`Wanted`); the leader then places anew, now and shortly after, twice in an interval at most. A queue to
+which nothing is added any more, while requests arrive elsewhere, is no demand for more than itself.
+
 **Lots.** A request that goes at once may bring tokens ahead of use, charged by the same call to the same
 allowance, pace and capacity. They end with the server's tokens of the period (so with nothing that a
 controller might count twice), and come back only to the opening of the period that they were charged to
@@ -78,7 +103,11 @@ controller might count twice), and come back only to the opening of the period t
 its own is not kept waiting by them. A server that goes on alone, or is bound by concurrency, has none.
 What is spent from lots is demand when its holder says so, just before a report.
 
-**Alone.** A server that had no tokens for a whole period does as `without_bursar` says. `keep` is what it
+**Capacity** (the paper's service rate, section III-D) is given, or learnt at the server from what is
+completed while it is saturated (`learnt`); reports carry it. To see it saturated, the dispatcher lets in
+enough to keep it busy, and hardly more than twice that, so that requests wait here and not in the server.
+
+**Alone.** A server that heard of no period for a whole one does as `without_bursar` says. `keep` is what it
 charged in the last period that there was, again in each, at most the limit. That is charged to no period
 (0), counted apart, and told in the grants.
 

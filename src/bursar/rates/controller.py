@@ -9,17 +9,38 @@ node in the store, `State`: whoever changed it last leads, and nobody else can o
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
+from itertools import islice
+
+import msgspec
 
 from bursar.book import Send
 from bursar.rates.interval import AdaptiveInterval
-from bursar.rates.messages import NO_PART, Ack, Allowance, Grant, Left, Part, Poll, Report, Started, State
+from bursar.rates.messages import (
+    NO_PART,
+    Ack,
+    Allowance,
+    Grant,
+    Left,
+    Life,
+    Part,
+    Poll,
+    Report,
+    Started,
+    State,
+    Wanted,
+)
+from bursar.rates.standing import Standing, number_parts
 from bursar.rates.terms import Terms
 from bursar.rates.views import NOTHING, Draft, Held, Picture, Place, ServerView, Targets
 from bursar.world import MILLISECOND_NS, Message
 
+replace = msgspec.structs.replace
+
 PPM = 1_000_000
+
+ROUNDING_NS = 2
 
 HASTE = 2
 """How many times as fast as evenly a tenant may spend its tokens at a server and still be sure that
@@ -30,6 +51,14 @@ exchange of their own; the others with the next round's, by which time there is 
 GATHER_NS = 200 * MILLISECOND_NS
 """How long a period that could open waits for servers that have not answered yet: a quarter of an
 interval, and no longer than this. Those that come later are listed when they do."""
+
+
+SHORT_MAX = 100
+"""Tenants whose reservations cannot be met that every server is told of."""
+
+HURRIES_NS = (20 * MILLISECOND_NS, 100 * MILLISECOND_NS)
+"""After a round that is begun because a tenant asks where it has no tokens, there are others so much
+later, within the interval: they see that it asks no longer where it did, and when its queue there is gone."""
 
 
 DEPARTED_MAX = 1000
@@ -70,6 +99,11 @@ class ControllerBook:
       changed meanwhile) makes no tokens of it;
     - a period is opened by one compare-and-set, so only by the leader of the latest epoch, and
       only after every token of the one before has expired on every clock within the drift bound;
+    - what a server may have begun a period with, alone, counts as its bound from the opening of that
+      period on, which then has the terms of the one before. Whoever does not know these opens none: it
+      waits until what was begun alone has ended;
+    - no token of a period ends later than the leader that opened it has said, whoever leads now: servers
+      begin the next one by it;
     - tokens go only to lives of servers that the state lists, so a successor knows whom to ask;
     - a new leader moves, among servers that have answered it, what they said they hold; it makes
       new tokens only once every listed life has answered;
@@ -112,10 +146,20 @@ class ControllerBook:
         self.state = State(0, "", 0, ())
         self.committing: State | None = None
         self._sequence = 0
+        self.find_short: Callable[[], Mapping[str, int]] = dict
+        self._local: frozenset[str] = frozenset()
+        self._standing = Standing()
+        self._alone: dict[Life, Held] = {}
+        self._inherited = False
+        self._began_at = 0
         self._ends_at = 0
+        self._over_at = 0
+        self._alone_over_at = 0
         self._opens_at = 0
         self._poll_at = 0
         self._place_at: int | None = None
+        self._hurries: list[int] = []
+        self._hurried_at = 0
         self._awaited: set[str] = set()
         self._untold: set[str] = set()
         self._answered: set[tuple[str, int]] = set()
@@ -134,9 +178,7 @@ class ControllerBook:
     def lead(self, stored: State) -> Effects:
         """This node was elected: raise the epoch. Nothing is sent before that is committed."""
         self.deposed()
-        return self._commit(
-            State(stored.epoch + 1, self.name, stored.period, stored.servers, stored.terms)
-        )
+        return self._commit(replace(stored, epoch=stored.epoch + 1, leader=self.name))
 
     def deposed(self) -> None:
         """Somebody else changed the state: this node leads no more."""
@@ -168,13 +210,13 @@ class ControllerBook:
         if not self.leading:
             return self._begin_leading(now)
         if state.period > before.period:
-            return self._begin_period(now)
+            return self._begin_period(now, before)
         # Somebody came up in the midst of a period: it need not wait for the next round.
         return self._poll(now, full=False) if self._place_at is None and now < self._opens_at else []
 
     def _begin_leading(self, now: int) -> Effects:
         """Fence every server. What is out cannot outlast a whole period from now, because the
-        leader before this one opened none after the epoch was raised."""
+        leader before this one opened none after the epoch was raised. When it ends, servers say."""
         self.leading = True
         self._sequence = 0
         self._polled = (now, now)
@@ -183,9 +225,13 @@ class ControllerBook:
         self._take_terms()
         self._forget_period()
         self._complete = not self.state.servers
+        self._standing.open(self.state, inherited=True)
+        self._inherited = True
         out_ns = 0 if self._complete else self._period_ns
-        self._ends_at = now + out_ns
-        self._opens_at = now + max(self._guarded(out_ns), self._gather_ns())
+        self._ends_at = now
+        self._over_at = now + self._guarded(out_ns)
+        self._alone_over_at = self._over_at + self._guarded(self._period_ns)
+        self._opens_at = max(self._over_at, now + self._gather_ns())
         effects = self._poll(now, full=True)
         for left, _ in self._departed.values():
             self._account_for(now, left)
@@ -196,6 +242,7 @@ class ControllerBook:
 
     def _forget_period(self) -> None:
         self.buried = []
+        self._alone = {}
         self._movable = []
         self._active = {}
         self._targets = {}
@@ -203,8 +250,13 @@ class ControllerBook:
         self._place_at = None
 
     def _guarded(self, duration_ns: int) -> int:
-        """The time on this clock in which at least `duration_ns` pass on every other."""
-        return -(-duration_ns * (PPM + self._drift_ppm) // (PPM - self._drift_ppm))
+        """The time on this clock in which at least `duration_ns` pass on every other. (Clocks show whole
+        nanoseconds: one may have begun, and one not ended, when they do.)"""
+        return -(-duration_ns * (PPM + self._drift_ppm) // (PPM - self._drift_ppm)) + ROUNDING_NS
+
+    def _shrunk(self, duration_ns: int) -> int:
+        """The time on this clock in which at most `duration_ns` pass on every other."""
+        return duration_ns * (PPM - self._drift_ppm) // (PPM + self._drift_ppm)
 
     def reconfigure(self, terms: Mapping[str, Terms], digest: str = "", drift_ppm: int | None = None) -> None:
         """New terms, from the next period on: what was placed already stays within the old ones."""
@@ -227,9 +279,10 @@ class ControllerBook:
         self.interval_ns = interval_ns
         self._adaptive = AdaptiveInterval(interval_ns) if adaptive else None
 
-    def set_servers(self, servers: Iterable[str]) -> None:
-        """The servers there are now. One that is gone keeps its bound until the period ends."""
-        self.names = tuple(servers)
+    def set_servers(self, servers: Iterable[str], local: Iterable[str] = ()) -> None:
+        """The servers there are now, and those of them that run on this node. One that is gone keeps its
+        bound until the period ends."""
+        self.names, self._local = tuple(servers), frozenset(local)
 
     # -- time -------------------------------------------------------------------------------
 
@@ -250,10 +303,25 @@ class ControllerBook:
             return self._poll(now, full=False)
         return []
 
+    def _hurry(self, now: int) -> Effects:
+        """Demand has moved: a round now and others soon, twice in an interval at most."""
+        if now < self._hurried_at + self.interval_ns // 2:
+            return []
+        self._hurried_at = now
+        effects: Effects = []
+        if self._place_at is None and now < self._ends_at:
+            self._hurries = [now]
+            effects = self._poll(now, full=False)
+        self._hurries = [now + later_ns for later_ns in HURRIES_NS if later_ns < self.interval_ns // 2]
+        self._poll_at = min([self._poll_at, *self._hurries])
+        return effects
+
     def _poll(self, now: int, full: bool) -> Effects:
         """Ask everyone; place when all that were heard lately have answered, or soon anyway."""
-        self._polled = (self._polled[1], now)
-        self._poll_at = now + self.interval_ns
+        hurried, self._hurries = bool(self._hurries), [at for at in self._hurries if at > now]
+        # Whoever does not answer a hurried round in time is not gone.
+        self._polled = (self._polled[0] if hurried else self._polled[1], now)
+        self._poll_at = min([now + self.interval_ns, *self._hurries])
         self._place_at = now + self.interval_ns // 4
         self._awaited = {view.name for view in self._alive()}
         return [self._ask(now, server, full or self._is_untold(server)) for server in self._find_asked()]
@@ -290,18 +358,39 @@ class ControllerBook:
             return self._poll(now, full=True) if now >= self._poll_at else []
         if self.committing is not None:
             return []
-        self._opening = self._next_terms or (self.terms, self.digest, self._drift_ppm)
-        state = self.state
-        return self._commit(State(state.epoch, self.name, state.period + 1, lives, self._opening[1]))
+        alone, period = self._standing.given, self.state.period + 1
+        if alone and self.state.terms != self.digest:
+            # The next period is theirs alone, under terms that are not known here.
+            if now < self._alone_over_at:
+                self._opens_at = min(self._opens_at, self._alone_over_at)
+                return self._poll(now, full=False) if now >= self._poll_at else []
+            alone, period = {}, period + 1
+        return self._commit(self._make_opening(period, lives, alone))
+
+    def _make_opening(self, period: int, lives: tuple[Life, ...], alone: Mapping[Life, Part]) -> State:
+        """Terms change where nobody can have begun the period; and if they should have changed and could
+        not, nobody begins the one after it."""
+        present = (self.terms, self.digest, self._drift_ppm)
+        self._opening = present if alone else self._next_terms or present
+        waiting = self._next_terms is not None and self._next_terms is not self._opening
+        return State(
+            epoch=self.state.epoch,
+            leader=self.name,
+            period=period,
+            servers=tuple(sorted({*lives, *alone})),
+            terms=self._opening[1],
+            standing=() if waiting else lives,
+            tied=() if waiting else tuple(name for name, _ in lives if name in self._local),
+        )
 
     def _gather_ns(self) -> int:
         return min(self.interval_ns // 4, GATHER_NS)
 
-    def _begin_period(self, now: int) -> Effects:
+    def _begin_period(self, now: int, before: State) -> Effects:
+        alone = dict(self._standing.given) if self.state.period == before.period + 1 else {}
         self._forget_period()
         self._complete = True
-        self._ends_at = now + self._period_ns
-        self._opens_at = now + self._guarded(self._period_ns)
+        self._set_times(now, bool(alone))
         self._poll_at = now + self.interval_ns
         self.terms, self.digest, self._drift_ppm = self._opening
         if self._next_terms is self._opening:
@@ -309,11 +398,30 @@ class ControllerBook:
         # Nothing counts of those that were not heard for a period: another node may have their servers now.
         since = now - self._period_ns - self.interval_ns
         self.views = {n: view for n, view in self.views.items() if not view.left and view.heard_at >= since}
-        lives = self.state.servers
-        parts = {life: Part(place, len(lives)) for place, life in enumerate(lives)}
+        parts = number_parts(before.standing if alone else self.state.standing)
         for view in self.views.values():
-            view.begin_period(parts.get(view.life, NO_PART))
+            view.begin_period(parts.get(view.life, NO_PART), alone.pop(view.life, NO_PART))
+        self._alone = {life: Held(life[0], {}, part) for life, part in alone.items()}
+        self.buried += self._alone.values()
+        self._standing.open(self.state, inherited=False)
         return self._place_tokens(now)
+
+    def _set_times(self, now: int, alone: bool) -> None:
+        """A period that servers may have begun alone goes on as it was begun: when the one before was over.
+        It is not over before what was begun so has ended, which a server that was not heard may hold."""
+        began = [
+            view.asked_at + view.report.time_left_ns
+            for view in self.views.values()
+            if view.report.period == self.state.period
+        ]
+        ends_at = max(began, default=self._over_at + self._period_ns) if alone else now + self._period_ns
+        self._began_at, self._ends_at = now, max(now, ends_at)
+        self._over_at, before = now + self._guarded(self._ends_at - now), self._alone_over_at
+        if alone:
+            self._over_at = max(self._over_at, before)
+        self._opens_at = self._over_at
+        self._alone_over_at = self._over_at + self._guarded(self._period_ns)
+        self._inherited = False
 
     # -- what servers say -------------------------------------------------------------------
 
@@ -331,6 +439,8 @@ class ControllerBook:
                 return self._acknowledged(now, message)
             case Started(server=server) if server in self.names:
                 return [self._ask(now, server, full=True)]
+            case Wanted(server=server) if server in self.names:
+                return self._hurry(now)
         return []
 
     def _hear(self, now: int, report: Report) -> Effects:
@@ -349,6 +459,7 @@ class ControllerBook:
             self._untold.add(report.server)
             return []
         if view is None or not known:
+            self._end_lives(now, report, view)
             if view is not None and view.incarnation not in report.lives:
                 self._bury(view)
             view = ServerView(report.server, report.incarnation, now, report.asked_at, report, {})
@@ -359,6 +470,7 @@ class ControllerBook:
             self._untold.discard(report.server)
             view.rows = {row.tenant: row for row in report.rows}
             view.rows_at, view.seen_ns = report.sent_at, report.seen_ns
+        self._hear_time(now, report)
         self._first_answer(now, view)
         if report.asked_at == self._polled[1]:
             self._awaited.discard(view.name)
@@ -366,6 +478,38 @@ class ControllerBook:
         if not self._awaited and self._place_at is not None and now < self._opens_at:
             effects += self._end_round(now)
         return effects
+
+    def _end_lives(self, now: int, report: Report, view: ServerView | None) -> None:
+        """Earlier lives of the server are over. If the period is not, they have not begun the next one. Of
+        one that another leader opened it is known when it is over at the latest, not that it is not yet."""
+        if not self._inherited and now < self._over_at:
+            ended = [*report.lives, *([view.incarnation] if view is not None else [])]
+            for incarnation in ended:
+                self._standing.drop((report.server, incarnation))
+
+    def _hear_time(self, now: int, report: Report) -> None:
+        """How long a period lasts that another leader opened. Its tokens may be moved, but none may end
+        later than they would have: others go by it. (By what a life says that goes by its journal, they
+        might, and do so where nobody else goes by anything.)"""
+        if not self._inherited:
+            return
+        over_ns = report.over_ns
+        if report.period == self.state.period:
+            if over_ns is not None:
+                self._over_by(now + self._guarded(over_ns))
+            if over_ns is not None or not self._standing.given:
+                left_ns = self._shrunk(self._shrunk(report.time_left_ns))
+                self._ends_at = min(self._over_at, max(self._ends_at, report.asked_at + left_ns))
+        elif report.period == self.state.period + 1 and over_ns is not None:
+            self._over_by(now)
+            alone_ns = self._guarded(self._guarded(over_ns))
+            self._alone_over_at = min(self._alone_over_at, now + alone_ns)
+
+    def _over_by(self, moment: int) -> None:
+        self._over_at = min(self._over_at, moment)
+        self._ends_at = min(self._ends_at, self._over_at)
+        self._alone_over_at = min(self._alone_over_at, self._over_at + self._guarded(self._period_ns))
+        self._opens_at = min(self._opens_at, max(self._over_at, self._polled[1] + self._gather_ns()))
 
     def _bury(self, view: ServerView) -> None:
         """A life of a server is over: what it may have held counts as spent."""
@@ -381,6 +525,8 @@ class ControllerBook:
             del self._departed[next(iter(self._departed))]
         if not self.leading:
             return []
+        if left.period <= self.state.period:
+            self._standing.drop(life)
         view = self.views.get(left.server)
         if view is None or view.incarnation != left.incarnation:
             self._account_for(now, left)
@@ -400,6 +546,7 @@ class ControllerBook:
         if life in self._answered or life not in self.state.servers:
             return
         self._answered.add(life)
+        self._forget_alone(life)
         held = Held(left.server, self._find_left(left))
         self.buried.append(held)
         self._movable.append(held)
@@ -416,13 +563,24 @@ class ControllerBook:
         self._answered |= {life, *former}
         listed = life in self.state.servers and not self._complete
         holds = NOTHING
-        if view.report.period == self.state.period and (lives or listed):
+        alone = self._forget_alone(life)
+        present = view.report.period == self.state.period
+        if present and (lives or listed or alone is not None):
             rows = {tenant: row.allowance for tenant, row in view.rows.items()}
             holds = Held(view.name, rows, view.report.part)
+        elif alone is not None and view.report.asked_at < self._began_at:
+            holds = alone  # asked for the period before, it may still begin this one
         view.acknowledged, view.unacknowledged, view.part = holds, [], holds.part
         if not counted:
             self._movable.append(holds)
         self._complete_if_all_answered(now)
+
+    def _forget_alone(self, life: Life) -> Held | None:
+        """What the life may have begun the period with, unheard until now."""
+        alone = self._alone.pop(life, None)
+        if alone is not None:
+            self.buried = [held for held in self.buried if held is not alone]
+        return alone
 
     def _complete_if_all_answered(self, now: int) -> None:
         if not self._complete and self._answered.issuperset(self.state.servers):
@@ -434,24 +592,22 @@ class ControllerBook:
         """Everyone has answered and nothing was sent: the period ends when their tokens do."""
         gone = [self._departed[life][1] - now for life in self.state.servers if life in self._departed]
         left_ns = max((view.report.time_left_ns for view in self.views.values()), default=0)
-        left_ns = max(left_ns, *gone, 0)
-        self._ends_at = min(self._ends_at, now + left_ns)
-        self._opens_at = min(self._opens_at, now + self._guarded(left_ns))
+        self._over_by(now + self._guarded(max(left_ns, *gone, 0)))
+        self._opens_at = min(self._opens_at, max(now, self._over_at))
 
     def _list(self, view: ServerView) -> Effects:
         """A life that the state does not list gets tokens only once it does."""
         life = view.life
         if life in self.state.servers or self.state.period == 0 or view.name not in self.names:
             return []
-        lives = tuple(sorted({*self.state.servers, life}))
-        state = self.state
-        return self._commit(State(state.epoch, self.name, state.period, lives, state.terms))
+        return self._commit(replace(self.state, servers=tuple(sorted({*self.state.servers, life}))))
 
     def _acknowledged(self, now: int, ack: Ack) -> Effects:
         view = self.views.get(ack.server)
         if view is None or view.incarnation != ack.incarnation or ack.period != self.state.period:
             return []
         view.acknowledge(ack.sequence, ack.raised)
+        self._standing.acknowledged(view.life, ack.sequence)
         if not self._owed or now >= self._ends_at:
             return []
         listed = self._listed(now)
@@ -468,6 +624,7 @@ class ControllerBook:
             reports = ((view.name, view.rows, view.seen_ns) for view in self._listed(now))
             self.interval_ns = self._adaptive.look(reports)
             self._poll_at = max(now + 1, self._polled[-1] + self.interval_ns)
+            self._poll_at = max(now + 1, min([self._poll_at, *self._hurries]))
         return self._place_tokens(now)
 
     def _place_tokens(self, now: int) -> Effects:
@@ -538,7 +695,8 @@ class ControllerBook:
 
     def _needed(self, now: int, draft: Draft, tenant: str) -> int:
         """The allowance that lasts until the next round even if it is spent `HASTE` times as fast as
-        evenly over the rest of the period; nothing where the tenant sends nothing."""
+        evenly over the rest of the period, and covers the first request that waits; nothing where the
+        tenant sends nothing."""
         row = draft.view.rows.get(tenant)
         if row is None or not (row.pending or row.arrived):
             return 0
@@ -546,7 +704,8 @@ class ControllerBook:
         spent = row.dispatched if draft.view.report.period == self.state.period else 0
         left_ns = max(1, self._ends_at - now)
         later_ns = max(0, left_ns - HASTE * self.interval_ns)
-        return wanted - max(0, wanted - spent) * later_ns // left_ns
+        even = wanted - max(0, wanted - spent) * later_ns // left_ns
+        return max(even, min(wanted, spent + row.front))
 
     def _headroom(self, tenant: str, limit: int) -> int:
         mints = self._complete and self.state.terms == self.digest
@@ -555,6 +714,9 @@ class ControllerBook:
 
     def _send(self, now: int, view: ServerView, rows: tuple[Allowance, ...]) -> Send:
         self._sequence += 1
+        changing = self._next_terms is not None or self.state.terms != self.digest
+        standing = NO_PART if changing else self._standing.find_part(view.life)
+        self._standing.sent(view.life, self._sequence, standing)
         view.sent(self._sequence, {row.tenant: row.allowance for row in rows})
         grant = Grant(
             epoch=self.state.epoch,
@@ -566,5 +728,8 @@ class ControllerBook:
             rows=rows,
             part=view.part,
             terms=self.state.terms,
+            over_ns=max(0, self._guarded(self._over_at - now)),
+            standing=standing,
+            short=tuple(islice(self.find_short().items(), SHORT_MAX)),
         )
         return Send(view.name, grant)

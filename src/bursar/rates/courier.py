@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 import msgspec
 
@@ -17,18 +17,32 @@ from bursar.errors import (
     StoreUnknownError,
     VersionError,
 )
+from bursar.fleet.retries import RETRY_NS, renew
 from bursar.rates.blocks import Blocks
+from bursar.rates.candidacy import BEAT_MAX_NS, Candidacy
 from bursar.rates.controller import Commit, ControllerBook
-from bursar.rates.messages import Grant, Poll, Started, State, ToController, ToServer
+from bursar.rates.messages import (
+    Grant,
+    Hearing,
+    Leading,
+    Missing,
+    Poll,
+    Started,
+    State,
+    ToController,
+    ToServer,
+    Wanted,
+)
+from bursar.rates.rounds import Rounds
 from bursar.rates.server import ServerBook
-from bursar.world import MILLISECOND_NS, SECOND_NS, Check, Journal, Message, Set, Stat, Task, World
-
-RETRY_NS = 50 * MILLISECOND_NS
-"""Between two tries at a store that did not answer."""
+from bursar.world import MILLISECOND_NS, SECOND_NS, Check, Delete, Journal, Message, Set, Stat, Task, World
 
 ANNOUNCE_NS = 50 * MILLISECOND_NS
 ANNOUNCE_MAX_NS = SECOND_NS
 """Between two announcements of a server that nobody asks, at first and in the end."""
+
+STUCK_BEATS = 2
+"""A leader that has waited for the store for more beats than this does not say that it is well."""
 
 COMPACT_BYTES = 1024 * 1024
 """A journal is made short again after so many bytes."""
@@ -93,6 +107,13 @@ class ServerCourier:
             self._world.network.send(controller, controller_topic(self._resource), left)
         self._world.trace("rate.left", resource=self._resource, server=self._book.name)
 
+    def tell_wanted(self) -> None:
+        """A tenant begins to ask that has no tokens here. If the word is lost, the next round sees it."""
+        leader = self._book.leader
+        if leader is not None:
+            message = Wanted(self._book.name)
+            self._world.network.send(leader, controller_topic(self._resource), message)
+
     def _start_journal(self, blocks: Blocks, topic: str) -> None:
         journal = self._world.journal(topic)
         blocks.wake = self._sync_wanted.set
@@ -142,13 +163,19 @@ class ServerCourier:
 
 class ControllerCourier:
     """Stands for election, and while elected runs the book. `hosts` says on which node each
-    server runs (a server that is not listed runs on the node of its own name)."""
+    server runs (a server that is not listed runs on the node of its own name), `interval_ns` how often
+    a leader is heard."""
 
     def __init__(self, world: World, resource: str, book: ControllerBook) -> None:
         self._world = world
         self._resource = resource
         self._book = book
         self.hosts: Mapping[str, str] = {}
+        self.rounds = Rounds()
+        self.interval_ns = book.interval_ns
+        self._candidacy = Candidacy()
+        self._beats = 0
+        self._committing_beats = 0
         self._root = f"/rates/{resource}"
         self._commits: asyncio.Queue[tuple[State, int, Sequence[Check]]] = asyncio.Queue()
         self._version = 0
@@ -161,6 +188,7 @@ class ControllerCourier:
         self._world.network.serve(controller_topic(self._resource), ToController, self._receive)
         self._standing = self._world.spawn(self._stand(), f"rate/{self._resource}/election")
         self._world.spawn(self._commit_states(), f"rate/{self._resource}/commits")
+        self._world.spawn(self._beat(), f"rate/{self._resource}/beats")
         self._alarm.start()
 
     async def resign(self) -> None:
@@ -174,7 +202,8 @@ class ControllerCourier:
         except StoreError as error:
             self._world.trace("rate.resigned_in_silence", resource=self._resource, why=str(error)[:200])
 
-    def perform(self, effects: Iterable[Send | Commit]) -> None:
+    def perform(self, effects: Sequence[Send | Commit]) -> None:
+        self.rounds.send(self._world.clock.now(), effects)
         for effect in effects:
             match effect:
                 case Send(server, message):
@@ -186,13 +215,77 @@ class ControllerCourier:
         self._alarm.set()
 
     async def _receive(self, sender: str, message: Message) -> None:
+        if isinstance(message, Leading | Missing | Hearing):
+            self._hear_candidate(sender, message)
+            return
         led = self._book.leading
-        self.perform(self._book.receive(self._world.clock.now(), sender, message))
+        now = self._world.clock.now()
+        effects = self._book.receive(now, sender, message)
+        if led:
+            self.rounds.hear(now, message, self._world.clock.now() - now)
+        self.perform(effects)
         if led and not self._book.leading:
             self._ended.set()
 
     def _tick(self, now: int) -> None:
-        self.perform(self._book.tick(now))
+        effects = self._book.tick(now)
+        self.rounds.compute(self._world.clock.now() - now)
+        self.perform(effects)
+
+    # -- beats ------------------------------------------------------------------------------
+
+    def _tell(self, message: Message) -> None:
+        """Every other node: each may come to lead."""
+        for node in find_nodes(self._world):
+            if node != self._world.name:
+                self._world.network.send(node, controller_topic(self._resource), message)
+
+    async def _beat(self) -> None:
+        while True:
+            await self._world.clock.sleep(min(self.interval_ns, BEAT_MAX_NS))
+            if self._book.leading:
+                self._tell_leading()
+            elif self._candidacy.beat():
+                self._tell(Missing(self._candidacy.epoch))
+            elif self._candidacy.should_lead(self._find_others()):
+                await self._unseat()
+
+    def _tell_leading(self) -> None:
+        """Unless the store does not take what this leader has to write: then another may do better."""
+        self._beats += 1
+        self._committing_beats = 0 if self._book.committing is None else self._committing_beats + 1
+        if self._committing_beats <= STUCK_BEATS:
+            self._tell(Leading(self._book.state.epoch))
+
+    def _find_others(self) -> list[str]:
+        out = (self._world.name, self._candidacy.leader)
+        return [node for node in find_nodes(self._world) if node not in out]
+
+    def _hear_candidate(self, sender: str, message: Leading | Missing | Hearing) -> None:
+        match message:
+            case Leading(epoch=epoch):
+                self._candidacy.hear(epoch, sender)
+            case Hearing(epoch=epoch, heard=heard):
+                self._candidacy.hear_answer(epoch, heard)
+            case Missing(epoch=epoch):
+                leads = self._book.leading and self._book.state.epoch >= epoch
+                answer = Hearing(epoch, leads or self._candidacy.answer(epoch))
+                self._world.network.send(sender, controller_topic(self._resource), answer)
+
+    async def _unseat(self) -> None:
+        """Take away the leader node of a leader that is heard no more, if it leads still by the store: then
+        the election, which waits for that, goes on. Where this fails the session's end does the same."""
+        try:
+            stored, version = await self._read_state()
+            if stored.epoch == self._candidacy.epoch and not self._book.leading:
+                self._world.trace("rate.unseated", resource=self._resource, leader=stored.leader)
+                check = Check(f"{self._root}/state", version)
+                await self._world.store.transact([check, Delete(f"{self._root}/leader")])
+            self._candidacy.lead()
+        except NodeMissingError:
+            self._candidacy.lead()
+        except StoreError as error:
+            self._world.trace("rate.not_unseated", resource=self._resource, why=str(error)[:200])
 
     # -- election ---------------------------------------------------------------------------
 
@@ -207,11 +300,14 @@ class ControllerCourier:
                     self._ended.clear()
                     stored, self._version = await self._read_state()
                     self._world.trace("rate.leading", resource=self._resource, after=stored.leader or None)
+                    self._candidacy.lead()
+                    self._beats = self._committing_beats = 0
                     self.perform(self._book.lead(stored))
                     await self._keep_leading()
+                    self._candidacy.deposed(self._beats)
             except SessionExpiredError:
                 self._book.deposed()
-                await self._renew(session)
+                await renew(self._world, session)
             except StoreUnknownError:
                 self._book.deposed()
                 await self._world.clock.sleep(RETRY_NS)
@@ -221,15 +317,6 @@ class ControllerCourier:
         while self._barred and self._world.fleet.guards() == self._barred:
             await self._world.clock.sleep(RETRY_NS)
         self._barred = ()
-
-    async def _renew(self, expired: int) -> None:
-        """A node's resources share its session: only the first to find it over opens a new one."""
-        if self._world.store.session != expired:
-            return
-        try:
-            await self._world.store.renew()
-        except StoreUnknownError:
-            await self._world.clock.sleep(RETRY_NS)
 
     async def _elected(self) -> bool:
         """True once this node holds the leader node; False after waiting for another to let go."""
@@ -351,8 +438,11 @@ class ControllerCourier:
         if not self._book.wants(state):
             return
         self._version = version
+        began = not self._book.leading
         self._world.trace("rate.state", resource=self._resource, epoch=state.epoch, period=state.period)
         self.perform(self._book.committed(self._world.clock.now(), state))
+        if began and self._book.leading:
+            self._tell_leading()
 
     def _depose(self, state: State) -> None:
         if self._book.wants(state):

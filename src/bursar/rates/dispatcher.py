@@ -15,6 +15,7 @@ from bursar.errors import Refused, Unknown, UsageError
 from bursar.policy.values import REFUSE, WithoutBursar
 from bursar.rates.capacity import Capacity
 from bursar.rates.charges import Charge
+from bursar.rates.learnt import SLICE_NS, LearntCapacity
 from bursar.rates.promises import Promises
 from bursar.rates.refusals import DISK_NS, explain_refusal
 from bursar.rates.server import ServerBook
@@ -30,13 +31,20 @@ that wants no wait is not told of."""
 START_NS = SECOND_NS
 """The same for the very first tokens, after the start."""
 
+SOON_NS = 20 * MILLISECOND_NS
+"""Whoever begins to ask here and does not go within that is told of at once, not with the next report."""
+
 PATIENCE_MAX_NS = 250 * MILLISECOND_NS
+
+
+def _nothing() -> None: ...
 
 
 class Dispatcher:
     """Queues, scheduler and book of one server. `dispatched` is called with (tenant, period, tokens)
     for all that is charged (and, with fewer than none, for what comes back): how the simulator sees
-    the truth. Without `ahead`, no lots are handed out."""
+    the truth. `wanted` is called when a tenant begins to ask that has no tokens here. Without `ahead`, no
+    lots are handed out."""
 
     def __init__(
         self,
@@ -49,13 +57,12 @@ class Dispatcher:
         without_bursar: WithoutBursar = REFUSE,
         promises: Promises | None = None,
         ahead: Ahead | None = None,
-        find_rate: Callable[[], float] = float,
         dispatched: Callable[[str, int, int], None] | None = None,
     ) -> None:
         self.book = book
         self.period_ns = period_ns
         self.capacity = Capacity(capacity)
-        self.services = Services(book.observed, concurrency)
+        self.services = Services(concurrency, LearntCapacity() if capacity is None else None)
         self.promises = promises or Promises(period_ns, book.tenants)
         self.without_bursar = without_bursar
         self.charged = [0] * len(book.tenants)
@@ -65,11 +72,10 @@ class Dispatcher:
         self._world = world
         self._now = world.clock.now
         self._started_at = 0
-        self._watched = capacity is None or concurrency is not None
         self.promises.servers.append(self)
         self._ahead = ahead if concurrency is None else None
-        self._find_rate = find_rate
         self._dispatched = dispatched
+        self.wanted: Callable[[], None] = _nothing
         self._queues: list[OrderedDict[Ticket, None]] = [OrderedDict() for _ in book.tenants]
         self._waiting = 0
         self._pump_at: int | None = None
@@ -91,9 +97,10 @@ class Dispatcher:
         if not self._may_dispatch(now) or not self.has_room(now):
             return False
         more = self._find_ahead(now, ticket, index) if ticket.ahead else 0
-        got = self.book.scheduler.take(index, ticket.amount, now, more=more)
+        take, in_debt = self.book.scheduler.take, self.capacity.debt_ns > 0
+        got = take(index, ticket.amount, now, more=more, first_only=in_debt)
         if got is None and self.book.reach(index, ticket.amount):
-            got = self.book.scheduler.take(index, ticket.amount, now, more=more)
+            got = take(index, ticket.amount, now, more=more, first_only=in_debt)
         if got is None:
             return False
         self.book.observed.arrived[index] += ticket.amount
@@ -102,7 +109,17 @@ class Dispatcher:
 
     def note_arrival(self, ticket: Ticket) -> None:
         """A request came that does not go at once: demand, whatever becomes of it."""
-        self.book.observed.arrived[self._find(ticket.tenant)] += ticket.amount
+        index = self._find(ticket.tenant)
+        observed = self.book.observed
+        if observed.quiet[index] and self._lacks(index, ticket.amount):
+            observed.quiet[index] = False
+            self.wanted()
+        observed.arrived[index] += ticket.amount
+
+    def _lacks(self, index: int, amount: int) -> bool:
+        """Whether those who wait here have not the tokens, or not the pace, to go soon."""
+        short = self.unused(index) < self.book.observed.queued[index] + amount
+        return short or self.book.scheduler.find_due(index, amount) > self._now() + SOON_NS
 
     def allows(self, ticket: Ticket) -> bool:
         """Whether the tenant has been allowed so much here at once."""
@@ -113,9 +130,10 @@ class Dispatcher:
         index, now = self._find(ticket.tenant), self._now()
         queue = self._queues[index]
         queue[ticket] = None
+        self.book.observed.queued[index] += ticket.amount
         if len(queue) == 1:
             self.book.observed.began_to_wait(index, now)
-            self.book.scheduler.price(index, ticket.amount)
+            self._price_front(index)
         self.book.scheduler.arrive(index, 1, now)
         self._waiting += 1
         self.pump()
@@ -126,6 +144,7 @@ class Dispatcher:
         queue = self._queues[index]
         was_first = next(iter(queue)) is ticket
         del queue[ticket]
+        self.book.observed.queued[index] -= ticket.amount
         self._waiting -= 1
         self.book.scheduler.withdraw(index)
         if was_first:
@@ -157,6 +176,7 @@ class Dispatcher:
     def _price_front(self, index: int) -> None:
         queue = self._queues[index]
         if queue:
+            self.book.observed.front_at[index] = self._now()
             self.book.scheduler.price(index, next(iter(queue)).amount)
         else:
             self.book.observed.ran_empty(index, self._now())
@@ -167,7 +187,7 @@ class Dispatcher:
         """The scheduler charged the request, and tokens ahead with it."""
         book = self.book
         self._charge(now, index, ticket.amount + ahead)
-        service = self.services.begin(now, ticket.amount) if self._watched else None
+        service = self.services.begin(now, ticket.amount) if self.services.is_watched else None
         issue = self._issue(ticket, ahead) if ahead else None
         granted = Granted(
             ticket.amount,
@@ -197,16 +217,19 @@ class Dispatcher:
     def _charge(self, now: int, index: int, tokens: int) -> None:
         counts = self.charged_alone if self.book.alone else self.charged
         counts[index] += tokens
-        self.capacity.spend(now, tokens)
+        large = self.capacity.is_large(tokens)
+        self.capacity.spend(now, tokens, self.book.scheduler.beyond if large else 0)
         if self._dispatched is not None:
             self._dispatched(self.book.tenants[index], self.book.charged_to, tokens)
 
     def _find_ahead(self, now: int, ticket: Ticket, index: int) -> int:
         """How many tokens may go ahead of use: rules 1 and 2 of lots. None of those that a server
-        spends on its own, which are charged to no period."""
-        if self._ahead is None or self.book.alone:
+        spends on its own, which are charged to no period; and none while requests have to be watched, to
+        see what the server can do."""
+        learnt = self.services.learnt
+        if self._ahead is None or self.book.alone or (learnt is not None and not learnt.is_calm(now)):
             return 0
-        place_max = int((self.capacity.rate or self._find_rate()) * PLACE_NS / SECOND_NS)
+        place_max = int(self.rate * PLACE_NS / SECOND_NS)
         burst = self.promises.burst(index, self.book.scheduler.read_pace(index))
         tenant_max = place_max if burst is None else burst
         room = self._ahead.room(now, ticket.tenant, self.book.name, tenant_max, place_max)
@@ -222,9 +245,11 @@ class Dispatcher:
 
     def take_back(self, charge: Charge, unused: int) -> None:
         """So many tokens were not used: within their period, they are as if they had not been charged."""
+        now = self._now()
+        if charge.service is not None:
+            self.services.undo(now, charge.service, unused)
         if charge.opening != self.book.openings:
             return
-        now = self._now()
         self.book.scheduler.give_back(charge.index, unused, now)
         self.returned[charge.index] += unused
         self.capacity.give_back(now, unused)
@@ -235,25 +260,34 @@ class Dispatcher:
     def observe(self, tenant: str, seen: Seen) -> None:
         """What a holder of a lot saw is demand, here and now."""
         self.book.observed.arrived[self._find(tenant)] += seen.arrived + seen.refused
+        if self.services.learnt is not None:
+            self.services.learnt.note(self._now(), seen.arrived)
 
     def look_up(self) -> None:
         """A report is about to be made: count what was not counted yet."""
-        self.services.count_busy(self._now())
         if self.services.forgotten:
             self.pump()
+        if self.services.learnt is not None:
+            self.services.learnt.look(self._now())
+        self.book.observed.capacity = self.rate
 
     def finish(self, charge: Charge) -> None:
         """A request that was dispatched is done: there is room for another."""
         if charge.service is not None:
             self.services.end(self._now(), charge.service)
-            if self.services.most is not None:
-                self.pump()
+            self.pump()
 
     # -- telling ----------------------------------------------------------------------------
 
     def remaining(self, index: int) -> int | None:
         """What is left to the tenant of its limit; of what it has here, while the server is alone."""
         return self.unused(index) if self.book.alone else self.promises.remaining(index)
+
+    @property
+    def rate(self) -> float:
+        """Tokens a second that the server can do, as given or as learnt; 0 for any number."""
+        learnt = self.services.learnt
+        return (self.capacity.rate or 0.0) if learnt is None else learnt.rate
 
     @property
     def ends_at(self) -> int:
@@ -286,7 +320,8 @@ class Dispatcher:
     def is_ready(self) -> bool:
         """Whether a request would be decided now."""
         now = self._now()
-        return self.book.may_dispatch(now) or self._alone_at() <= now
+        book = self.book
+        return book.may_dispatch(now) or book.grace.is_due(now, book.expires_at) or self._alone_at() <= now
 
     def set_terms(self, tenant: str, terms: Terms, burst_ns: int) -> None:
         """Of a tenant, which may be new here: it has what it was allowed in this period, unasked."""
@@ -332,7 +367,7 @@ class Dispatcher:
         """What the server can do from now on; None to find out."""
         if rate != self.capacity.rate:
             self.capacity = Capacity(rate)
-        self._watched = rate is None or self.services.most is not None
+            self.services.learnt = LearntCapacity() if rate is None else None
 
     def retire(self) -> list[Ticket]:
         """The server is no more: those who waited here, and wait nowhere now."""
@@ -357,16 +392,20 @@ class Dispatcher:
         scheduler = self.book.scheduler
         self.book.reach_all()
         while self._waiting and self.has_room(now):
-            index = scheduler.choose(now)
+            in_debt = self.capacity.debt_ns > 0
+            index = scheduler.choose(now, first_only=in_debt)
             if index < 0 and self.book.reach_all():
                 continue
             if index < 0:
                 self._wait_for_tokens()
+                if in_debt:
+                    self._pump_by(self.capacity.clear_at)
                 return
             self._let_go(now, index)
 
     def _let_go(self, now: int, index: int) -> None:
         ticket, _ = self._queues[index].popitem(last=False)
+        self.book.observed.queued[index] -= ticket.amount
         self._price_front(index)
         self._waiting -= 1
         for server in ticket.place:
@@ -375,7 +414,17 @@ class Dispatcher:
         ticket.give(self._grant(now, index, ticket, 0))
 
     def _may_dispatch(self, now: int) -> bool:
-        return self.book.may_dispatch(now) or self._goes_on_alone(now)
+        return self.book.may_dispatch(now) or self._begins_next(now) or self._goes_on_alone(now)
+
+    def _begins_next(self, now: int) -> bool:
+        """The period is over and no leader has opened another: it may be known what this server has of it."""
+        if self.book.begin_next(now):
+            self._world.trace("rate.begun_alone", server=self.book.name, period=self.book.period)
+            return True
+        starts_at = None if self.book.alone else self.book.grace.find_start(self.book.expires_at)
+        if starts_at is not None and starts_at > now:
+            self._pump_by(starts_at)
+        return False
 
     def _wait_for_tokens(self) -> None:
         """Nobody may go. Pacing lets somebody go at a known time; else only a grant, an arrival or
@@ -385,10 +434,11 @@ class Dispatcher:
         self._pump_by(expires_at if release is None else min(release, expires_at))
 
     def _alone_at(self) -> int:
-        """When the server goes on by itself: a whole period without tokens, then at once."""
-        if self.without_bursar.mode == "refuse" or not self.book.granted or self.book.left:
+        """When the server goes on by itself: a whole period without a word, then at once."""
+        book = self.book
+        if self.without_bursar.mode == "refuse" or not book.granted or book.left:
             return 2**63
-        return self.book.expires_at + (0 if self.book.alone else self.period_ns)
+        return book.expires_at + (0 if book.alone or book.grace.unheard else self.period_ns)
 
     def _goes_on_alone(self, now: int) -> bool:
         """Bursar cannot be reached: do as the policy says."""
@@ -405,12 +455,20 @@ class Dispatcher:
 
     def has_room(self, now: int) -> bool:
         """Whether the server can take another request."""
-        if self.services.is_full:
+        if self.services.is_full(now):
+            if self.services.learnt is not None:
+                self._pump_by(now + SLICE_NS)
             return False
         if self.capacity.has_room(now):
             return True
         self._pump_by(self.capacity.rests_until)
         return False
+
+    def find_free(self, index: int) -> int:
+        """When the server takes a request of the tenant, if nobody else comes: one with priority does
+        not wait for what others' large requests left to be done."""
+        first = self.book.scheduler.is_first(index)
+        return self.capacity.rests_until if first else self.capacity.clear_at
 
     def _pump_by(self, moment_ns: int) -> None:
         self._pump_at = moment_ns if self._pump_at is None else min(self._pump_at, moment_ns)

@@ -6,7 +6,13 @@ controller                      server
    |<---------- Report ------------|     demand, capacity, what was dispatched
    |------------ Grant ----------->|     absolute allowances; answers one report
    |<------------ Ack -------------|     what the server's allowances now are
+   |<---------- Wanted ------------|     a tenant asks where it has no tokens: place anew
    |<----------- Left -------------|     once, when it goes: what it used, and that this is all
+
+leader                          candidates
+   |----------- Leading ---------->|     with every beat
+   |<---------- Missing ---------->|     to all: I have not heard this leader, have you?
+   |<---------- Hearing ---------->|     from each: whether it has
 """
 
 from __future__ import annotations
@@ -14,6 +20,9 @@ from __future__ import annotations
 import msgspec
 
 from bursar.world import Message
+
+Life = tuple[str, int]
+"""One life of a server: its name and its incarnation."""
 
 UNBOUNDED = 2**62
 """The allowance of a tenant without a limit."""
@@ -48,6 +57,8 @@ class Row(msgspec.Struct, frozen=True, array_like=True):
     pending     tokens that its waiting requests need now
     arrived     tokens that arrived since the last full report
     backlogged  its queue was hardly ever empty since then: it wants whatever the server can do
+    front       tokens that the first of its waiting requests needs: they are of use only together
+    front_ns    how long that one has been the first
     """
 
     tenant: str
@@ -56,14 +67,18 @@ class Row(msgspec.Struct, frozen=True, array_like=True):
     pending: int
     arrived: int
     backlogged: bool
+    front: int = 0
+    front_ns: int = 0
 
 
 class Report(Message, frozen=True):
     """A server as it is at `sent_at`, by its own clock, asked at `asked_at`, by the controller's.
     `rows` is None when nothing moved beyond the threshold since the last full report to this
-    controller, sent at `stands_at`: it still stands, for those who got it. `lives` are earlier ones
+    controller, sent at `stands_at`: it still stands, for those who got it. `capacity` is what the server
+    can do, in tokens a second, by the policy or as it has found out. `lives` are earlier ones
     of this server that are over, and whose part of `period` is in the rows, as dispatched. A tenant that
-    is not in the rows has what `part` says."""
+    is not in the rows has what `part` says. In `over_ns` from `sent_at` every token of `period` has ended,
+    wherever it is; None if this server does not know."""
 
     server: str
     incarnation: int
@@ -75,11 +90,11 @@ class Report(Message, frozen=True):
     period: int
     time_left_ns: int
     seen_ns: int
-    served: int
-    busy_ns: int
+    capacity: float
     rows: tuple[Row, ...] | None
     lives: tuple[int, ...] = ()
     part: Part = NO_PART
+    over_ns: int | None = None
 
 
 class Allowance(msgspec.Struct, frozen=True, array_like=True):
@@ -95,7 +110,10 @@ class Allowance(msgspec.Struct, frozen=True, array_like=True):
 class Grant(Message, frozen=True):
     """Allowances for one life of one server, absolute: a tenant without a row has what `part` says, by
     the limits that the period was opened with: those of the terms named `terms`. They end `time_left_ns`
-    after the server's own `sent_at`, echoed from the report that this answers."""
+    after the server's own `sent_at`, echoed from the report that this answers. `over_ns` after it was
+    sent, by any clock, every token of the period has ended, wherever it is: then the server may begin the
+    next one, if it has heard nothing of it, with its `standing` part of every tenant's limit. `short` are
+    tokens of reservations that fit on no server, by tenant: for people who ask here."""
 
     epoch: int
     sequence: int
@@ -106,6 +124,9 @@ class Grant(Message, frozen=True):
     rows: tuple[Allowance, ...]
     part: Part = NO_PART
     terms: str = ""
+    over_ns: int = 0
+    standing: Part = NO_PART
+    short: tuple[tuple[str, int], ...] = ()
 
 
 class Ack(Message, frozen=True):
@@ -126,6 +147,13 @@ class Started(Message, frozen=True):
     server: str
 
 
+class Wanted(Message, frozen=True):
+    """A tenant that asked for nothing lately asks at this server, where it has no tokens: whoever leads
+    places tokens anew now, not with the next round."""
+
+    server: str
+
+
 class Left(Message, frozen=True):
     """This life of the server dispatches nothing more, ever. Of `period`, the newest that it had tokens
     of, it has dispatched what `rows` say, by tenant; some of it may be used, by whoever has it ahead of use,
@@ -138,8 +166,27 @@ class Left(Message, frozen=True):
     rows: tuple[tuple[str, int], ...]
 
 
+class Leading(Message, frozen=True):
+    """The leader of this epoch is well."""
+
+    epoch: int
+
+
+class Missing(Message, frozen=True):
+    """The leader of this epoch was not heard here lately. Is it at your place?"""
+
+    epoch: int
+
+
+class Hearing(Message, frozen=True):
+    """Whether the leader of this epoch, or of a later one, was heard here lately."""
+
+    epoch: int
+    heard: bool
+
+
 ToServer = Poll | Grant
-ToController = Report | Ack | Started | Left
+ToController = Report | Ack | Started | Wanted | Left | Leading | Missing | Hearing
 
 
 class State(msgspec.Struct, frozen=True):
@@ -147,10 +194,16 @@ class State(msgspec.Struct, frozen=True):
 
     servers   the lives of servers that may hold tokens of the period
     terms     names the terms that the period was opened with: whoever leads with others makes no tokens of it
+    standing  the lives that have a part each, in this order, of every tenant's limit in the *next* period:
+              they may begin it without a word from anybody, under these terms
+    tied      of these, the servers on the leader's own node: what ends the one ends the other, so they
+              begin nothing alone
     """
 
     epoch: int
     leader: str
     period: int
-    servers: tuple[tuple[str, int], ...]
+    servers: tuple[Life, ...]
     terms: str = ""
+    standing: tuple[Life, ...] = ()
+    tied: tuple[str, ...] = ()

@@ -14,18 +14,25 @@ with a few requests outstanding has its queue emptied whenever several of them g
 
 
 class Observation:
-    """Arrivals by tenant, how long each queue was empty, and how busy the server was, since the
-    last report that carried them. Counts only; nothing that safety rests on."""
+    """Arrivals by tenant, and how long each queue was empty, since the last report that carried them; the
+    tokens that waiting requests need, and since when the first of them is; who asked for nothing before the
+    last report (`quiet`); and what the server can do, in tokens a second. Counts only; nothing that safety
+    rests on."""
 
     def __init__(self, tenants: int) -> None:
+        self.queued = [0] * tenants
+        self.quiet = [True] * tenants
+        self.front_at = [0] * tenants
         self.arrived = [0] * tenants
-        self.served = 0
-        self.busy_ns = 0
+        self.capacity = 0.0
         self.since = 0
         self._empty_ns = [0] * tenants
         self._empty_since: list[int | None] = [0] * tenants
 
     def add_tenant(self) -> None:
+        self.queued.append(0)
+        self.quiet.append(True)
+        self.front_at.append(0)
         self.arrived.append(0)
         self._empty_ns.append(0)
         self._empty_since.append(self.since)
@@ -51,11 +58,10 @@ class Observation:
     def reset(self, now: int, pending: Sequence[int] | Whole) -> None:
         """Begin anew."""
         for index in range(len(self.arrived)):
+            self.quiet[index] = not self.arrived[index]
             self.arrived[index] = 0
             self._empty_ns[index] = 0
             self._empty_since[index] = None if pending[index] else now
-        self.served = 0
-        self.busy_ns = 0
         self.since = now
 
 
@@ -73,6 +79,7 @@ def _moved(before: Row, after: Row) -> bool:
         or before.tenant != after.tenant
         or before.backlogged != after.backlogged
         or has_moved(before.dispatched, after.dispatched)
+        or before.front != after.front
         or has_moved(before.pending, after.pending)
         or has_moved(before.arrived, after.arrived)
     )

@@ -3,7 +3,8 @@ rests on: the controller's book checks every target against the limits.
 
 A tenant's tokens in a period are its limit. What it has dispatched stays where it was; of the
 rest, first the unfulfilled reservation is placed where it can be consumed (section III-B), then
-as much of the limit as demand can use on the capacity that is left (section III-D). What nobody
+as much of the limit as demand can use on the capacity that is left (section III-D), gathered so that
+the requests that wait can go whole (`fronts`). What nobody
 seems to need yet is spread over the servers by capacity, so that a tenant that begins to send
 need not wait for the next interval.
 """
@@ -15,9 +16,11 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 import numpy.typing as npt
 
-from bursar.estimate import CapacityEstimate, estimate_demand
+from bursar.estimate import estimate_demand
 from bursar.rates.allowances import UNLIMITED, Allowances, allocate_allowances
 from bursar.rates.capacity import AHEAD_NS, BEHIND_NS
+from bursar.rates.fronts import gather
+from bursar.rates.learnt import UNSEEN_RATE
 from bursar.rates.messages import UNBOUNDED
 from bursar.rates.views import Picture, ServerView, Targets
 from bursar.world import SECOND_NS
@@ -34,17 +37,14 @@ LATE_S = (BEHIND_NS + AHEAD_NS) / SECOND_NS
 """How much more than its capacity in the time that is left a server may still serve: what it is behind
 with, and what it may do ahead."""
 
-UNSEEN_CAPACITY = 1_000.0
-"""Requests a second that a server of unknown capacity is taken for until it was seen at work."""
-
 
 class Placement:
-    """Targets for a picture. Keeps what it learnt of capacities that the policy does not give."""
+    """Targets for a picture. Keeps what servers last said of capacities that the policy does not give."""
 
     def __init__(self, capacities: Mapping[str, float | None]) -> None:
-        """`capacities` in tokens a second, None to estimate."""
+        """`capacities` in tokens a second, None where the server finds out."""
         self._given: dict[str, float | None] = {}
-        self._learnt: dict[str, CapacityEstimate] = {}
+        self._learnt: dict[str, float] = {}
         self.set_capacities(capacities)
         self.demand: Mapping[str, Mapping[str, int]] = {}
         self.shortfall: Mapping[str, int] = {}
@@ -52,27 +52,23 @@ class Placement:
     def set_capacities(self, capacities: Mapping[str, float | None]) -> None:
         """Servers came or went, or another capacity is given. What was learnt of those that stay, stays."""
         self._given = dict(capacities)
-        self._learnt = {name: self._find_learnt(name) for name in capacities}
-
-    def _find_learnt(self, server: str) -> CapacityEstimate:
-        """Also of a server that is no more, and has still to be told of."""
-        return self._learnt.get(server) or CapacityEstimate(UNSEEN_CAPACITY)
+        self._learnt = {name: rate for name, rate in self._learnt.items() if name in capacities}
 
     def capacity_rate(self, server: str) -> float:
         """Tokens a second, as given or as learnt."""
         given = self._given.get(server)
-        return self._find_learnt(server).rate if given is None else given
+        return self._learnt.get(server, UNSEEN_RATE) if given is None else given
 
     def __call__(self, picture: Picture) -> Targets:
         if not picture.servers:
             return {}
         tenants = list(picture.terms)
         capacity = np.array([self._capacity_left(view, picture) for view in picture.servers], np.int64)
-        dispatched = _dispatched(tenants, picture)
+        dispatched = _tabulate(tenants, picture, "dispatched")
         served: Whole = dispatched.sum(axis=1)
         reservation = np.array([picture.terms[tenant].reservation for tenant in tenants], np.int64)
         left = _limit_left(tenants, picture, served)
-        demand = self._demand(tenants, picture, capacity)
+        demand = self._demand(tenants, picture, capacity, left)
         wanted = np.maximum(reservation - served, 0)
         placed = self._place(picture, demand, capacity, wanted, left)
         self.shortfall = {t: int(n) for t, n in zip(tenants, placed.reserved.shortfall, strict=True) if n}
@@ -80,8 +76,12 @@ class Placement:
         spare = np.where(placed.unlimited, 0, left - useful.sum(axis=1))
         useful -= self._beyond_capacity(picture, useful, placed.priority, capacity)
         useful += self._spread(tenants, picture, spare)
+        limited = np.where(placed.unlimited, 0, left)
+        fronts = np.where(placed.unlimited[:, None], 0, _tabulate(tenants, picture, "front"))
+        priority: Whole = placed.priority.copy()
+        gather(useful, priority, fronts, _tabulate(tenants, picture, "front_ns"), limited)
         pace = self._find_pace(tenants, picture, useful)
-        return _targets(tenants, picture, dispatched + placed.priority, dispatched + useful, pace)
+        return _targets(tenants, picture, dispatched + priority, dispatched + useful, pace)
 
     def _find_pace(self, tenants: Sequence[str], picture: Picture, left: Whole) -> Whole:
         """Each server's share of a tenant's limit, as a pace: by the tokens that are left to be used
@@ -122,24 +122,28 @@ class Placement:
         return held
 
     def _capacity_left(self, view: ServerView, picture: Picture) -> int:
-        report = view.report
-        learnt = self._learnt[view.name] = self._find_learnt(view.name)
-        learnt.add(report.served, report.busy_ns)
+        if view.report.capacity:
+            self._learnt[view.name] = view.report.capacity
         return int(self.capacity_rate(view.name) * picture.time_left_ns / 1e9)
 
-    def _demand(self, tenants: Sequence[str], picture: Picture, capacity: Whole) -> Whole:
+    def _demand(self, tenants: Sequence[str], picture: Picture, capacity: Whole, left: Whole) -> Whole:
+        """A tenant that waits at a server where nothing more arrives, while elsewhere it does, has turned to
+        those: what it left behind is what it still wants there. And nobody wants more than it may have:
+        else a queue of a few requests has next to nothing beside one that takes whatever there is."""
         demand = np.zeros((len(tenants), len(picture.servers)), np.int64)
+        arrived: Whole = _tabulate(tenants, picture, "arrived").sum(axis=1)
         position = {tenant: index for index, tenant in enumerate(tenants)}
         for column, view in enumerate(picture.servers):
             for row in view.rows.values():
                 if row.tenant in position:
-                    demand[position[row.tenant], column] = estimate_demand(
+                    place = position[row.tenant]
+                    demand[place, column] = estimate_demand(
                         row.pending,
                         row.arrived,
                         view.seen_ns,
                         picture.time_left_ns,
-                        backlogged=row.backlogged,
-                        capacity_left=int(capacity[column]),
+                        backlogged=row.backlogged and (row.arrived > 0 or not arrived[place]),
+                        capacity_left=min(int(capacity[column]), int(left[place])),
                     )
         names = [view.name for view in picture.servers]
         self.demand = {
@@ -163,14 +167,16 @@ class Placement:
         return spread
 
 
-def _dispatched(tenants: Sequence[str], picture: Picture) -> Whole:
-    """What was dispatched in this period; a report from the one before tells nothing of it."""
+def _tabulate(tenants: Sequence[str], picture: Picture, column: str) -> Whole:
+    """What servers report, tenants x servers. Of what was dispatched in this period, a report from the
+    one before tells nothing."""
     table = np.zeros((len(tenants), len(picture.servers)), np.int64)
     position = {tenant: index for index, tenant in enumerate(tenants)}
-    for column, view in enumerate(picture.servers):
-        for row in view.rows.values() if view.report.period == picture.period else ():
+    for place, view in enumerate(picture.servers):
+        present = view.report.period == picture.period or column != "dispatched"
+        for row in view.rows.values() if present else ():
             if row.tenant in position:
-                table[position[row.tenant], column] = row.dispatched
+                table[position[row.tenant], place] = getattr(row, column)
     return table
 
 

@@ -48,13 +48,15 @@ def _find_obstacle(server: Dispatcher, now: int, ticket: Ticket, index: int) -> 
     if ticket.amount > unused:
         opens_at = server.ends_at + min(OPENING_NS, server.period_ns // 20)
         return max(opens_at, due_at), _tell_used_up(server, ticket.amount, index)
-    left = f"has {unused if remaining is None else remaining} tokens left"
+    left = "has no limit" if remaining is None else f"has {remaining} tokens left"
     if due_at > now:
         return due_at, f"{left}, but pacing spreads them over the period"
-    if now < server.capacity.rests_until:
-        return server.capacity.rests_until, f"{left}, but {name} is at its capacity"
-    if server.services.is_full:
-        return None, f"{left}, but {name} is busy with {server.services.count} requests already"
+    free_at = server.find_free(index)
+    if now < free_at:
+        return free_at, f"{left}, but {name} is at its capacity"
+    if server.services.is_full(now):
+        count = server.services.count
+        return server.services.find_retry(now), f"{left}, but {name} is busy with {count} requests already"
     if server.waits_for_disk(ticket):
         return now + DISK_NS, f"{left}, but {name} has still to write them to its journal"
     return now + TURN_NS, f"{left}, but others came first"

@@ -93,8 +93,9 @@ class RateDecider(Decider):
         self._choices: dict[str, tuple[Dispatcher, ...]] = {}
         self._doors: dict[str, ServerDecider] = {}
         self.book = self._make_controller(controller_book)
+        self.book.find_short = lambda: self._place.shortfall
         self._controller = ControllerCourier(world, name, self.book)
-        self._telling = Telling(world, name, self.book, self._place, self.servers)
+        self._telling = Telling(world, name, self.book, self._place, self.servers, self._controller.rounds)
         self._arrange()
 
     def _make_controller(self, make: type[ControllerBook]) -> ControllerBook:
@@ -141,6 +142,7 @@ class RateDecider(Decider):
         self.book.reconfigure(self._terms, self._terms.digest, policy.drift_ppm)
         if _read_interval(before) != _read_interval(policy):
             self.book.set_interval(policy.interval_ns, policy.adaptive_interval)
+            self._controller.interval_ns = policy.interval_ns
         for server in self.servers.values():
             server.without_bursar = policy.without_bursar
             server.book.set_terms(self._terms.find, self._terms.digest)
@@ -170,7 +172,7 @@ class RateDecider(Decider):
             if server not in self.servers:
                 self._add_server(server, capacities[server])
             self.servers[server].set_capacity(capacities[server])
-        self.book.set_servers(every)
+        self.book.set_servers(every, self.servers)
         self._controller.hosts = dict.fromkeys(self.servers, self.world.name)
         self._tell_terms(every)
 
@@ -191,7 +193,9 @@ class RateDecider(Decider):
         world = replace(self.world, incarnation=find_life(self.world, server, run))
         # A server that comes back to a node keeps no second journal there: it begins anew, with nothing.
         blocks = self._make_blocks(world, policy) if run == 0 else None
-        book = self._server_book(server, world.incarnation, [FREE] * numbers, scheduler, blocks)
+        book = self._server_book(
+            server, world.incarnation, [FREE] * numbers, scheduler, blocks, period_ns=policy.period_ns
+        )
         book.set_terms(self._terms.find, self._terms.digest)
         return Dispatcher(
             self.world,
@@ -201,7 +205,6 @@ class RateDecider(Decider):
             without_bursar=policy.without_bursar,
             promises=self._promises,
             ahead=self.ahead,
-            find_rate=lambda: self._place.capacity_rate(server),
             dispatched=self._dispatched,
         )
 
@@ -216,6 +219,7 @@ class RateDecider(Decider):
             self._look_up,
             compact_bytes=self._compact_bytes,
         )
+        dispatcher.wanted = courier.tell_wanted
         courier.start()
 
     def _retire(self, server: str) -> None:

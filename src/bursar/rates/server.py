@@ -8,6 +8,7 @@ import numpy as np
 
 from bursar.book import Effects, Send
 from bursar.rates.blocks import Blocks
+from bursar.rates.grace import Grace
 from bursar.rates.messages import NO_PART, UNBOUNDED, Ack, Allowance, Grant, Left, Part, Poll, Report, Row
 from bursar.rates.observation import Observation, is_news
 from bursar.rates.parts import count_part
@@ -48,6 +49,8 @@ class ServerBook:
     - a tenant that is in no grant of the period has the part of its limit that the grant says, by the terms
       that the period was opened with, if the server knows those; else nothing;
     - a tenant is forgotten only while nothing of the present period is charged to it;
+    - a period that nobody granted is begun only if it is the one after a granted one, with the part that
+      the last grant of that one said, when every token of that one has ended on every clock (`grace`);
     - once it has left, it dispatches nothing more and takes no grant;
     - with `blocks`, nothing is dispatched that no durable line states; what comes back may go again,
       because the lines go on stating it. Until its first grant this life then holds what earlier ones
@@ -64,12 +67,17 @@ class ServerBook:
         tenants: Sequence[str],
         scheduler: Scheduler,
         blocks: Blocks | None = None,
+        *,
+        period_ns: int = 0,
     ) -> None:
+        """Without a `period_ns` it begins no period alone."""
         self.name = name
         self.incarnation = incarnation
         self.tenants = list(tenants)
         self.scheduler = scheduler
         self.blocks = blocks
+        self.grace = Grace(period_ns)
+        self.short: dict[str, int] = {}
         self.granted = False
         self.left = False
         self.idle: set[int] = set()
@@ -99,6 +107,11 @@ class ServerBook:
         self._reported_at = 0
         self._reported_to: tuple[str, int] | None = None
 
+    @property
+    def leader(self) -> str | None:
+        """Whoever asked last."""
+        return None if self._reported_to is None else self._reported_to[0]
+
     def index(self, tenant: str) -> int | None:
         """The tenant's number at this server; None for one that it does not know."""
         return self._index.get(tenant)
@@ -125,6 +138,9 @@ class ServerBook:
         # A deposed leader is answered too: the epoch in the report tells it so.
         if poll.epoch > self.epoch:
             self.epoch, self.sequence = poll.epoch, 0
+        if poll.period > self.period:
+            self.grace.give_up()
+        self.begin_next(now)
         if self.blocks is not None and not self.granted and poll.period > self.period:
             self._resume(now, poll.period, self.blocks)
         return [Send(sender, self._report(now, sender, poll))]
@@ -167,25 +183,29 @@ class ServerBook:
             epoch=self.epoch,
             sequence=self.sequence,
             period=self.period,
-            time_left_ns=max(0, (self.expires_at or self._held_until) - now),
+            time_left_ns=self._find_left_ns(now),
             seen_ns=now - observed.since,
-            served=observed.served,
-            busy_ns=observed.busy_ns,
+            capacity=observed.capacity,
             rows=rows,
             lives=self._lives if poll.period <= self.period else (),
             part=self._part,
+            over_ns=self.grace.tell(now, self.period, poll.period),
         )
         observed.reset(now, self.scheduler.pending)
         return report
 
+    def _find_left_ns(self, now: int) -> int:
+        """How long the tokens of the period are good. What it spends alone is of no period."""
+        return 0 if self.alone else max(0, (self.expires_at or self._held_until) - now)
+
     def _rows(self, now: int) -> tuple[Row, ...]:
         """Of whoever has other than its part here, or asks for anything."""
         observed = self.observed
-        pending = _whole(self.scheduler.pending)
+        pending = observed.queued
         dispatched = _whole(self.scheduler.dispatched) if self._left is None else [0] * len(pending)
         numbers = zip(self._allowances(), dispatched, pending, observed.arrived, strict=True)
         here = [
-            Row(tenant, *row, observed.was_backlogged(index, now))
+            Row(tenant, *row, observed.was_backlogged(index, now), *self._find_front(index, now))
             for index, (tenant, row) in enumerate(zip(self.tenants, numbers, strict=True))
             if row[0] != self._parts[index] or row[1] or row[2] or row[3]
         ]
@@ -194,6 +214,12 @@ class ServerBook:
             for tenant in self._list_absent()
         ]
         return (*here, *elsewhere)
+
+    def _find_front(self, index: int, now: int) -> tuple[int, int]:
+        """What the first request that waits costs, and how long it has been the first."""
+        if not self.observed.queued[index]:
+            return 0, 0
+        return self.scheduler.front_cost(index), now - self.observed.front_at[index]
 
     def _list_absent(self) -> list[str]:
         """Tenants that have other than their part here and have not asked for anything in this life."""
@@ -231,21 +257,43 @@ class ServerBook:
         self.epoch, self.sequence = grant.epoch, grant.sequence
         self.granted = True
         self.expires_at = grant.sent_at + grant.time_left_ns
-        if grant.period > self.period:
-            self.period = grant.period
-            self._left, self._lives, self._resumed = None, (), {}
-            self.idle = set(self._find_idle())
+        opens = grant.period > self.period
+        if opens:
             self._opened_named, self._opened_digest = self._named, self._digest
-            self._open(now)
-            if self.blocks is not None:
-                self.blocks.open_period(self.period, self.began_at, self.expires_at)
-        self._open_with(grant.part if grant.terms == self._opened_digest else NO_PART)
-        self._explicit = {row.tenant: row for row in grant.rows}
+            self._begin(now, grant.period)
+        # Parts are counted by the terms of the period: who does not know these has none.
+        known = grant.terms == self._opened_digest
+        self.grace.hear(now, grant, grant.standing if known else NO_PART, opens=opens)
+        self._open_with(grant.part if known else NO_PART)
+        self.short = dict(grant.short)
+        self._allow(now, grant.rows)
+
+    def begin_next(self, now: int) -> bool:
+        """Nobody has spoken of the next period, and it is time: begin it with the part that is fixed."""
+        if self.left or self.alone or not self.grace.is_due(now, self.expires_at):
+            return False
+        self.expires_at = self.grace.find_end(self.expires_at)
+        self._begin(now, self.period + 1)
+        self._open_with(self.grace.begin())
+        self._allow(now, ())
+        return True
+
+    def _begin(self, now: int, period: int) -> None:
+        self.period = period
+        self._left, self._lives, self._resumed = None, (), {}
+        self.idle = set(self._find_idle())
+        self._open(now)
+        if self.blocks is not None:
+            self.blocks.open_period(self.period, self.began_at, self.expires_at)
+
+    def _allow(self, now: int, rows: tuple[Allowance, ...]) -> None:
+        """These are the allowances; whoever is not among them has its part."""
+        self._explicit = {row.tenant: row for row in rows}
         columns = np.zeros((3, len(self.tenants)), np.int64)
         allowance, priority, pace = columns
         allowance[:] = self._parts
         pace[:] = np.where(allowance < UNBOUNDED, allowance, 0)
-        for row in grant.rows:
+        for row in rows:
             index = self._index.get(row.tenant)
             if index is not None:
                 columns[:, index] = row.allowance, row.priority, row.pace
@@ -320,6 +368,7 @@ class ServerBook:
             self._left = dict(zip(self.tenants, _whole(self.scheduler.allowance), strict=True))
             self._used = dict(zip(self.tenants, _whole(self.scheduler.dispatched), strict=True))
         self._safe = safe
+        self.grace.give_up()
         first = _whole(self.scheduler.priority)
         self._open(now)
         self.expires_at = now + period_ns
@@ -330,7 +379,7 @@ class ServerBook:
         tenant = self.tenants[index]
         tokens = min(self._used.get(tenant, 0) if self._safe is None else self._safe, limit)
         if tenant != FREE:
-            self.scheduler.grant(index, tokens, min(first, tokens), max(1, tokens), now)
+            self.scheduler.grant(index, tokens, min(first, tokens), tokens, now)
 
     @property
     def alone(self) -> bool:
@@ -408,6 +457,6 @@ class ServerBook:
     def _tell_left(self, now: int) -> Left:
         dispatched = _whole(self.scheduler.dispatched)
         rows = zip(self.tenants, self._allowances() if self.alone else dispatched, strict=True)
-        time_left_ns = max(0, (self.expires_at or self._held_until) - now)
+        time_left_ns = self._find_left_ns(now)
         spent = {**self._resumed, **{tenant: tokens for tenant, tokens in rows if tokens}}
         return Left(self.name, self.incarnation, self.period, time_left_ns, tuple(spent.items()))

@@ -55,5 +55,8 @@ class RateStatistics(msgspec.Struct, frozen=True, kw_only=True):
     period: Annotated[int, gauge("the newest period that this node knows of")]
     period_s: Annotated[float, gauge("the length of a period", "seconds")]
     interval_s: Annotated[float, gauge("how often tokens are placed anew", "seconds")]
+    rounds: Annotated[int, counter("times that this node, leading, asked servers and gave them tokens")]
+    messages: Annotated[int, counter("messages between this node, leading, and servers")]
+    talking_s: Annotated[float, counter("time that rounds took without computing", "seconds")]
     servers: Annotated[Mapping[str, ServerStatistics], labelled("server")]
     tenants: Annotated[Mapping[str, TenantStatistics], labelled("tenant")]

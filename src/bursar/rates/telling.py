@@ -10,6 +10,7 @@ from bursar.rates.controller import ControllerBook
 from bursar.rates.dispatcher import Dispatcher
 from bursar.rates.messages import UNBOUNDED
 from bursar.rates.placement import Placement
+from bursar.rates.rounds import Rounds
 from bursar.rates.statistics import CellStatistics, RateStatistics, ServerStatistics, TenantStatistics
 from bursar.rates.terms import Terms
 from bursar.resource import Explanation, Ticket
@@ -29,7 +30,9 @@ class Telling:
         book: ControllerBook,
         place: Placement,
         servers: Mapping[str, Dispatcher],
+        rounds: Rounds,
     ) -> None:
+        self._rounds = rounds
         self._world = world
         self._resource = resource
         self._book = book
@@ -59,8 +62,13 @@ class Telling:
             "waiting_here": seen.waiting,
             "charged_alone": seen.charged_alone,
             "leader": self._book.leading,
-            "shortfall": seen.shortfall if self._book.leading else None,
+            "shortfall": seen.shortfall if self._book.leading else self._find_told_shortfall(tenant),
         }
+
+    def _find_told_shortfall(self, tenant: str) -> int | None:
+        """As the leader's last grants to the servers here say; None where there are none."""
+        told = [server.book.short.get(tenant, 0) for server in self._servers.values()]
+        return max(told, default=None)
 
     def _say(self, tenant: str, figures: Mapping[str, Any], policy: RatePolicy) -> Iterator[str]:
         period, limit, allowed = f"{figures['period_s']:g} s", figures["limit"], figures["allowance_here"]
@@ -93,6 +101,9 @@ class Telling:
             period=max(self._book.state.period, newest),
             period_s=policy.period_ns / SECOND_NS,
             interval_s=self._book.interval_ns / SECOND_NS,
+            rounds=self._rounds.rounds,
+            messages=self._rounds.messages,
+            talking_s=self._rounds.talking_ns / SECOND_NS,
             servers={name: self._count_server(server, tenants) for name, server in self._servers.items()},
             tenants=Rows(tenants, lambda tenant: self._count_tenant(tenant, find_terms(tenant))),
         )
@@ -118,7 +129,7 @@ class Telling:
     def _count_server(self, server: Dispatcher, tenants: Collection[str]) -> ServerStatistics:
         book = server.book
         return ServerStatistics(
-            capacity=self._place.capacity_rate(book.name),
+            capacity=server.rate,
             period=book.period,
             good=book.may_dispatch(self._world.clock.now()),
             alone=book.alone,

@@ -76,8 +76,9 @@ class ServerView:
         self.acknowledged = Held(self.name, {**taken[0].rows, **dict(raised)}, taken[0].part)
         self.unacknowledged = [(n, held) for n, held in self.unacknowledged if n > sequence]
 
-    def begin_period(self, part: Part) -> None:
-        self.acknowledged = NOTHING
+    def begin_period(self, part: Part, alone: Part) -> None:
+        """With this part; and with that one, perhaps, if it has begun the period alone."""
+        self.acknowledged = Held(self.name, {}, alone) if alone.of else NOTHING
         self.unacknowledged = []
         self.part = part
 

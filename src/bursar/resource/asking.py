@@ -18,12 +18,14 @@ from bursar.resource.tallies import TallyCounter
 from bursar.resource.tickets import Answer, Granted, Ticket
 from bursar.world import MILLISECOND_NS, SECOND_NS, World
 
-ANSWER_NS = 250 * MILLISECOND_NS
-"""The longest that an answer may take beyond what the caller waits."""
+ANSWER_NS = 225 * MILLISECOND_NS
+"""The longest that deciding may take beyond what the caller waits. A quarter of a second is promised: the
+rest is for the answer to reach whoever asked."""
 
 
 class Asking:
-    """The requests of one door that are on their way. `give_back` ends a grant, wherever it is."""
+    """The requests of one door that are on their way. `give_back` ends a grant, wherever it is, and `undo`
+    one that nobody was told of."""
 
     def __init__(
         self,
@@ -32,6 +34,7 @@ class Asking:
         deadlines: Deadlines,
         tallies: defaultdict[str, TallyCounter],
         give_back: Callable[[str, Granted, int | None], Awaitable[None] | None],
+        undo: Callable[[str, Granted], Awaitable[None] | None],
     ) -> None:
         self.waiting = 0
         self.waited = WaitCounter()
@@ -42,6 +45,7 @@ class Asking:
         self._deadlines = deadlines
         self._tallies = tallies
         self._give_back = give_back
+        self._undo_granted = undo
 
     async def decide(self, ticket: Ticket) -> Granted:
         """What the kind says to a ticket, in time. Raises Refused, Unknown or UsageError."""
@@ -86,11 +90,12 @@ class Asking:
 
     async def _wait(self, ticket: Ticket, asked_at: int) -> Answer:
         patience_ns = self._patience_ns(ticket)
+        waiting = (ticket, asked_at + ticket.wait_ns + ANSWER_NS)
         if patience_ns <= 0:
-            self._expire(ticket)
+            self._expire(waiting)
             if ticket.answer is not None:
                 return ticket.answer
-        deadline = self._deadlines.add(asked_at + patience_ns, self._expire, ticket)
+        deadline = self._deadlines.add(asked_at + patience_ns, self._expire, waiting)
         self.waiting += 1
         try:
             return await ticket.wait()
@@ -104,8 +109,10 @@ class Asking:
     def _patience_ns(self, ticket: Ticket) -> int:
         return max(ticket.wait_ns, min(self._decider.patience_ns(ticket), ticket.wait_ns + ANSWER_NS))
 
-    def _expire(self, ticket: Ticket) -> None:
-        """Its time is up: it is refused, or its answer is on the way and may take a moment longer."""
+    def _expire(self, waiting: tuple[Ticket, int]) -> None:
+        """Its time is up: it is refused, or its answer is on the way and may take a moment longer, until
+        the time that comes with it."""
+        ticket, give_up_at = waiting
         if ticket.answer is not None:
             return
         refusal = self._decider.withdraw(ticket)
@@ -114,7 +121,7 @@ class Asking:
         if refusal is not None:
             ticket.give(refusal)
         else:
-            self._deadlines.add(self._now() + ANSWER_NS, self._give_up, ticket)
+            self._deadlines.add(give_up_at, self._give_up, ticket)
 
     def _give_up(self, ticket: Ticket) -> None:
         if ticket.answer is None:
@@ -145,7 +152,7 @@ class Asking:
             self._decider.end_lot(ticket.tenant, answer.lot or answer, Seen(), answer.ahead)
         # A repeat is not undone: it is whoever asked first who holds it, or settles it.
         tenant = ticket.tenant
-        ending = self._decider.finish(answer) if answer.replayed else self._give_back(tenant, answer, 0)
+        ending = self._decider.finish(answer) if answer.replayed else self._undo_granted(tenant, answer)
         if ending is not None:
             self._world.spawn(self._end(ending), f"{self._decider.kind}.{self._decider.name}.back")
 

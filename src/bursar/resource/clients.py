@@ -273,11 +273,14 @@ class Clients:
 
     async def _return(self, session: Session, number: int, unused: int) -> None:
         held = session.grants.pop(number)
-        used = held.granted.amount - unused if 0 < unused <= held.granted.amount else None
         self.counts["returned"] += 1
         if held.granted.replayed and held.door.settles:
             return  # a client that gives up a repeat does not end what whoever asked first holds
-        ending = held.door.give_back(held.tenant, held.granted, used)
+        if unused == wire.UNDONE and not held.granted.replayed:
+            ending = held.door.undo(held.tenant, held.granted)
+        else:
+            used = held.granted.amount - unused if 0 < unused <= held.granted.amount else None
+            ending = held.door.give_back(held.tenant, held.granted, used)
         if ending is not None:
             await ending
 

@@ -141,6 +141,14 @@ class Decider(Protocol):
         claim: its names are released. Never called for a grant that came from a lot."""
         return None
 
+    def undo(self, tenant: str, granted: Granted) -> Awaitable[None] | None:
+        """Nobody was told of the grant by its own answer: it is as if it had not been made. (Whoever asked
+        again with its key may have been told of it meanwhile: then it is theirs, and stays.)"""
+        if granted.id and self.offers.settles:
+            return self.settle(granted.id, 0)
+        self.take_back(tenant, granted, granted.amount)
+        return self.finish(granted)
+
     def lose(self, granted: Granted) -> Awaitable[None] | None:
         """The client of a daemon that held it is gone, and said nothing."""
         return self.finish(granted)

@@ -55,7 +55,7 @@ class Resource:
         self._now = world.clock.now
         self._tallies: defaultdict[str, TallyCounter] = defaultdict(TallyCounter)
         self._deadlines = Deadlines(world, f"{self.kind}.{self.name}.door")
-        self.asking = Asking(world, decider, self._deadlines, self._tallies, self.give_back)
+        self.asking = Asking(world, decider, self._deadlines, self._tallies, self.give_back, self.undo)
         self.hand = Hand(decider, self._deadlines, self._tallies)
         self._lots = self.hand.lots
         self._started = False
@@ -283,6 +283,13 @@ class Resource:
         if unused:
             self.decider.take_back(tenant, granted, unused)
         return self.decider.finish(granted)
+
+    def undo(self, tenant: str, granted: Granted) -> Awaitable[None] | None:
+        """Nobody was told of a grant. Done once what is returned is."""
+        if granted.fallback == "shadow" and self.policy is not None:
+            return self.asking.end_ghost(granted)
+        self._count_returned(tenant, granted.amount)
+        return self.decider.undo(tenant, granted)
 
     def _count_returned(self, tenant: str, tokens: int) -> None:
         """Of a tenant that was forgotten meanwhile, too."""

@@ -172,7 +172,7 @@ class FarDecider(Decider):
             reply = await self._ask_in_time(ticket, asked, now)
         except (NetworkError, Unknown) as error:
             # Granted or not, nobody here will use it.
-            self._line.give_back(asked.peer, asked.number, ticket.amount)
+            self._line.give_back(asked.peer, asked.number, wire.UNDONE)
             self._give_up_elsewhere(ticket, asked)
             ticket.place = None
             ticket.give(self._go_on(ticket, f"bursar cannot be reached: {error}"))
@@ -188,7 +188,7 @@ class FarDecider(Decider):
         """Another daemon answered: those that did not may have granted it too."""
         for peer in asked.silent - {asked.peer}:
             self._line.hold()
-            self._line.give_back(peer, asked.number, ticket.amount)
+            self._line.give_back(peer, asked.number, wire.UNDONE)
 
     async def _ask_in_time(self, ticket: Ticket, asked: Asked, began: int) -> Message:
         """Ask, and ask again on a new connection while there is time: the number makes it once."""
@@ -327,7 +327,7 @@ class FarDecider(Decider):
         if asked.task is not None:
             asked.task.cancel()
         ticket.place = None
-        self._line.give_back(asked.peer, asked.number, ticket.amount)
+        self._line.give_back(asked.peer, asked.number, wire.UNDONE)
         return Unknown("the caller gave up")
 
     # -- giving back
@@ -341,6 +341,12 @@ class FarDecider(Decider):
             self._line.tell(part.number, 0, 0, unused, 0, 0)
         else:
             self._close(part, unused)
+
+    def undo(self, tenant: str, granted: Granted) -> Awaitable[None] | None:
+        if isinstance(granted.data, Asked):
+            self.fallback.charge(self._world.clock.now(), tenant, granted.period, -granted.amount)
+            self._close(granted.data, wire.UNDONE)
+        return None
 
     def finish(self, granted: Granted) -> Awaitable[None] | None:
         if granted.data is not None:

@@ -218,9 +218,10 @@ class Line:
     async def _settle_again(self, message: wire.Settle) -> bool:
         try:
             await self.ask(message)
-        except (UnreachableError, NoAnswerError, Unknown):
+        except (NetworkError, Unknown):
+            # A daemon that fails at it may be going down: only one that decides has the last word.
             return False
-        except (UsageError, Refused, RemoteError) as error:
+        except (UsageError, Refused) as error:
             self.world.trace("client.settle_failed", id=message.id, why=str(error))
         return True
 

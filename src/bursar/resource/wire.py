@@ -68,8 +68,12 @@ class Take(Message, frozen=True):
     told: tuple[Told, ...] = ()
 
 
+UNDONE = -1
+"""In place of how many tokens were not used: nobody was told of the grant, so that nobody uses it."""
+
+
 class GiveBack(Message, frozen=True):
-    """Pairs of number and how many of its tokens were not used; and lots that are over."""
+    """Pairs of number and how many of its tokens were not used (or UNDONE); and lots that are over."""
 
     grants: tuple[tuple[int, int], ...]
     told: tuple[Told, ...] = ()

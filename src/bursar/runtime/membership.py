@@ -21,7 +21,7 @@ from bursar.fleet import changes
 from bursar.fleet.documents import SCHEMA, ConflictError, read_document, write_document
 from bursar.fleet.following import FleetView, Follower
 from bursar.fleet.identity import check_identity, identify
-from bursar.fleet.layout import Identity, NodeRecord, Version
+from bursar.fleet.layout import Identity, NodeRecord, Version, list_nodes
 from bursar.fleet.tokens import check_join
 from bursar.policy import Policy
 from bursar.runtime import logs
@@ -103,7 +103,7 @@ class Membership:
         differences = list(changes.compare(document.policy, self._given, running=False))
         if not differences:
             return True
-        up = [node.name for node in await changes.list_nodes(self._world.store)]
+        up = [node.name for node in await list_nodes(self._world.store)]
         others = [name for name in up if name != self._world.name]
         version = document.version
         if others or version.origin != "file" or version.by != self._by:

@@ -46,9 +46,7 @@ class Certificates:
         try:
             self._read()
         except UsageError as error:
-            logs.warning(
-                "certificates.kept", why=str(error), remedy="correct the files; they are read again"
-            )
+            logs.warning("certificates.kept", why=str(error), remedy="correct the files; they are read again")
             return False
         logs.info("certificates.read", cert=self._tls.cert, revoked=len(self.revoked))
         return True
@@ -69,9 +67,7 @@ def _read_crl(path: str) -> frozenset[int]:
     try:
         return read_revoked(Path(path).read_bytes())
     except (OSError, ValueError) as error:
-        raise UsageError(
-            f"the crl {path} will not do: {error}; `openssl ca -gencrl` makes one"
-        ) from error
+        raise UsageError(f"the crl {path} will not do: {error}; `openssl ca -gencrl` makes one") from error
 
 
 def _open_context(tls: Tls, protocol: int) -> ssl.SSLContext:

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 
 from bursar.errors import JournalError
-from bursar.sim.chance import Chance, draw_ns, happens
-from bursar.sim.faults import Faults
+from bursar.sim.chance import Chance, draw_ns
 from bursar.sim.loop import Life, VirtualLoop, sleep_until
+from bursar.sim.network import Fabric
 from bursar.world import MICROSECOND_NS, MILLISECOND_NS
 
 SYNC_MIN_NS = 20 * MICROSECOND_NS
@@ -80,13 +80,13 @@ class SimJournal:
         life: Life,
         file: File,
         stream: random.Random,
-        faults: Callable[[], Faults],
+        fabric: Fabric,
     ) -> None:
         self._loop = loop
         self._life = life
         self._file = file
         self._stream = stream
-        self._faults = faults
+        self._fabric = fabric
 
     def append(self, record: bytes) -> None:
         self._check()
@@ -112,11 +112,11 @@ class SimJournal:
         self._file.replace()
 
     async def _wait(self) -> None:
-        faults = self._faults()
-        fails = happens(self._stream, faults.disk_errors)
+        fabric = self._fabric
+        fails = fabric.strikes(self._stream, "disk_errors")
         wait_ns = draw_ns(self._stream, SYNC_MIN_NS, SYNC_MAX_NS)
-        if fails or happens(self._stream, faults.disk_slow):
-            wait_ns += draw_ns(self._stream, 0, faults.slow_ns // 10)
+        if fails or fabric.strikes(self._stream, "disk_slow"):
+            wait_ns += draw_ns(self._stream, 0, fabric.faults.slow_ns // 10)
         await sleep_until(self._loop, self._loop.now_ns + wait_ns)
         if fails:
             self._file.failed = True

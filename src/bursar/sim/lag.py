@@ -11,7 +11,6 @@ import random
 from collections import deque
 
 from bursar.errors import NodeMissingError
-from bursar.sim.chance import happens
 from bursar.stores.bounds import check_path
 from bursar.stores.tree import Tree
 from bursar.world import Stat
@@ -80,10 +79,10 @@ class Lag:
         known = self._tree.revision if revision is None else revision
         self._seen[session] = max(known, self._seen.get(session, 0))
 
-    def pick(self, session: int, stale: float) -> View:
-        """What one read of this session looks at: the tree, or by chance an older page."""
+    def pick(self, session: int, stale: bool) -> View:
+        """What one read of this session looks at: the tree, or an older page if there is one."""
         view: View = self._tree
-        if happens(self._stream, stale):
+        if stale:
             seen = self._seen.get(session, 0)
             views: list[View] = [page for page in self._pages if page.revision >= seen]
             view = self._stream.choice([*views, self._tree])

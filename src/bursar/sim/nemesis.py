@@ -103,6 +103,7 @@ class Nemesis:
     def _crash(self, stream: random.Random, outage_ns: int) -> None:
         name = self._pick(stream)
         if self._sim.node(name).up:
+            self._sim.fabric.struck["crashes"] += 1
             self._sim.crash(name, outage_ns)
 
     def _pause(self, stream: random.Random, outage_ns: int) -> None:
@@ -115,4 +116,5 @@ class Nemesis:
         self._sim.fabric.forgery.strike(stream)
 
     def _tell(self, event: str, what: str, outage_ns: int) -> None:
+        self._sim.fabric.struck[f"{event}s"] += 1
         self._sim.history.add("nemesis", event, what=what, for_ns=outage_ns)

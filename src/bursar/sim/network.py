@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import asyncio
 import contextvars
+import random
+from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import lru_cache
@@ -41,6 +43,7 @@ class Fabric:
 
     def __init__(self, loop: VirtualLoop, chance: Chance, history: History, faults: Faults) -> None:
         self.faults = faults
+        self.struck: Counter[str] = Counter()
         self.names: tuple[str, ...] = ()
         self.ports: dict[str, Port] = {}
         self.cut_links: dict[Link, int] = {}
@@ -55,6 +58,14 @@ class Fabric:
         self._slow = chance.stream("network/slow")
         self.forgery = Forgery(self.ports, self._deliver_forged)
         self.refusal = chance.stream("network/refusal")
+
+    def strikes(self, stream: random.Random, fault: str) -> bool:
+        """Whether this fault of `Faults` happens now; if so it is counted, so that a run can say what went
+        wrong in it and not only what might have."""
+        if not happens(stream, getattr(self.faults, fault)):
+            return False
+        self.struck[fault] += 1
+        return True
 
     def cut(self, links: list[Link]) -> Callable[[], None]:
         """Lose everything on these links, until the function returned is called."""
@@ -88,6 +99,7 @@ class Fabric:
         return not packet.forged
 
     def _deliver_forged(self, packet: Packet) -> None:
+        self.struck["forgeries"] += 1
         said = packet.data.hex()
         self._history.add(
             "network", "forged", sender=packet.sender, to=packet.to, topic=packet.topic, data=said
@@ -99,7 +111,7 @@ class Fabric:
             self.forgery.overhear(packet)
         if self._is_cut(packet) or self._is_lost(packet):
             return
-        if not packet.is_reply and happens(self._duplicate, self.faults.duplicate):
+        if not packet.is_reply and self.strikes(self._duplicate, "duplicate"):
             self._schedule(packet)
             self._schedule(replace(packet, muted=packet.call != 0))
         else:
@@ -112,16 +124,16 @@ class Fabric:
         return True
 
     def _is_lost(self, packet: Packet) -> bool:
-        if not happens(self._loss, self.faults.loss):
+        if not self.strikes(self._loss, "loss"):
             return False
         self._history.add("network", "lost", sender=packet.sender, to=packet.to, topic=packet.topic)
         return True
 
     def _schedule(self, packet: Packet) -> None:
         when_ns = self._loop.now_ns + draw_ns(self._latency, LATENCY_MIN_NS, LATENCY_MAX_NS)
-        if happens(self._slow, self.faults.slow):
+        if self.strikes(self._slow, "slow"):
             when_ns += draw_ns(self._slow, 0, self.faults.slow_ns)
-        if not happens(self._reorder, self.faults.reorder):
+        if not self.strikes(self._reorder, "reorder"):
             when_ns = max(when_ns, self._last_arrival.get(packet.link, 0))
             self._last_arrival[packet.link] = when_ns
         self._loop.call_at_ns(when_ns, self._arrive, packet, context=nobody())

@@ -138,8 +138,7 @@ class Node:
     def _journal(self, life: Life, name: str) -> SimJournal:
         life.check()
         stream = self._around.chance.stream(f"sync/{self.name}")
-        fabric = self._around.fabric
-        return SimJournal(self._around.loop, life, self._disk.file(name), stream, lambda: fabric.faults)
+        return SimJournal(self._around.loop, life, self._disk.file(name), stream, self._around.fabric)
 
     def crash(self) -> None:
         """Poison the ports, lose what was not synced, and leave the tasks where they stand."""

@@ -162,7 +162,10 @@ class Simulation:
         """Mostly at the bound, where mistakes show."""
         bound = self.scenario.drift_ppm
         stream = self.chance.stream(f"drift/{name}")
-        return stream.choice((-bound, bound, stream.randrange(-bound, bound + 1))) if faults.drift else 0
+        if not faults.drift:
+            return 0
+        self.fabric.struck["drift"] += 1
+        return stream.choice((-bound, bound, stream.randrange(-bound, bound + 1)))
 
     def _restart(self, name: str, incarnation: int) -> None:
         node = self.node(name)

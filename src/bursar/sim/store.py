@@ -13,7 +13,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
 
 from bursar.errors import BursarError, SessionExpiredError, StoreUnknownError
-from bursar.sim.chance import Chance, draw_ns, happens
+from bursar.sim.chance import Chance, draw_ns
 from bursar.sim.clock import DriftingClock
 from bursar.sim.lag import Lag, View, differs
 from bursar.sim.loop import Life, VirtualLoop
@@ -49,12 +49,14 @@ class StoreServer:
         self._slow = chance.stream("store/slow")
         self._timeout = chance.stream("store/timeout")
         self._last_arrival: dict[str, int] = {}
-        self._lag = Lag(self.tree, chance.stream("store/stale"))
+        self._stale = chance.stream("store/stale")
+        self._lag = Lag(self.tree, self._stale)
 
     def read(self, session: int, read: Callable[[View], T]) -> T:
         """A read by this session, which may lag behind."""
         self.tree.check_session(self._loop.now_ns, session)
-        return read(self._lag.pick(session, self._fabric.faults.store_stale))
+        stale = self._fabric.strikes(self._stale, "store_stale")
+        return read(self._lag.pick(session, stale))
 
     def change(self, session: int, operations: Sequence[Operation]) -> list[Result]:
         results = self.tree.transact(self._loop.now_ns, session, operations)
@@ -93,7 +95,7 @@ class StoreServer:
 
     def request(self, name: str, work: Callable[[], T], reply: asyncio.Future[T]) -> None:
         """Carry a request to the tree, in order, and its outcome back into `reply`."""
-        if happens(self._lost, self._fabric.faults.store_lost):
+        if self._fabric.strikes(self._lost, "store_lost"):
             if self._lost.random() < 0.5:
                 self.history.add(STORE, "request.lost", name=name)
                 return
@@ -105,7 +107,7 @@ class StoreServer:
 
     def _travel_ns(self) -> int:
         when_ns = self._loop.now_ns + draw_ns(self._latency, LATENCY_MIN_NS, LATENCY_MAX_NS)
-        if happens(self._slow, self._fabric.faults.store_slow):
+        if self._fabric.strikes(self._slow, "store_slow"):
             when_ns += draw_ns(self._slow, 0, self._fabric.faults.slow_ns)
         return when_ns
 

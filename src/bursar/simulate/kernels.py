@@ -113,7 +113,7 @@ def serve(
                 k += 1
             if now >= stop:
                 break
-            chosen = scheduler.choose(table, head, state, 0)
+            chosen = scheduler.choose(table, head, state, 0, False)
             if chosen != NOBODY:
                 taken = service[j] * (1.0 + spread * (2.0 * _draw(seeds, j) - 1.0))
                 now += taken

@@ -7,7 +7,7 @@ import sqlite3
 import time
 from pathlib import Path
 
-from bursar.errors import StoreError
+from bursar.errors import StoreError, StoreUnknownError
 from bursar.world import SECOND_NS
 
 APPLICATION_ID = 0x42757273  # "Burs"
@@ -120,10 +120,12 @@ def is_busy(error: sqlite3.Error) -> bool:
 
 
 def explain(error: sqlite3.Error, path: str) -> StoreError:
-    """SQLite's error in words that say what to do."""
+    """SQLite's error in words that say what to do. A lock that somebody keeps is like a server that does
+    not answer: a node waits for it as long as it takes, and does not go down."""
     code = getattr(error, "sqlite_errorcode", 0) & 0xFF
     remedy = _REMEDIES.get(code, "see SQLite's result codes")
-    return StoreError(f"{path}: {error}: {remedy}")
+    kind = StoreUnknownError if code == sqlite3.SQLITE_BUSY else StoreError
+    return kind(f"{path}: {error}: {remedy}")
 
 
 _REMEDIES = {

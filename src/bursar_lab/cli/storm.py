@@ -14,6 +14,7 @@ from bursar.errors import UsageError
 
 if TYPE_CHECKING:
     from bursar_lab.storm.plan import Plan
+    from bursar_lab.storm.planted import Bug
 
 KINDS = ("rate", "share", "pool", "quota", "claim", "all")
 STORES = ("sqlite", "zookeeper")
@@ -24,13 +25,14 @@ Out = Annotated[Path | None, typer.Option(help="The folder to leave.", show_defa
 Folder = Annotated[
     Path, typer.Argument(metavar="DIR", help="What a storm left.", exists=True, file_okay=False)
 ]
+Loopback = Annotated[bool, typer.Option("--loopback", help="No namespaces, even as root.")]
 
 
 def register(app: typer.Typer) -> None:
     group = typer.Typer(help="A fleet of real processes in bad weather.", no_args_is_help=True)
     for kind in KINDS:
         group.command(kind, epilog=EXIT_CODES)(_make_storm(kind))
-    for command in (again, shrink, check):
+    for command in (again, shrink, check, planted):
         group.command(epilog=EXIT_CODES)(command)
     app.add_typer(group, name="storm")
 
@@ -43,7 +45,8 @@ def _make_storm(kind: str) -> Callable[..., None]:
         nodes: Annotated[int, typer.Option(min=1, max=NODES_MAX, help="How many at the beginning.")] = 3,
         settings: Annotated[str, typer.Option(help="defaults, or drawn from the schema.")] = "defaults",
         out: Out = None,
-        loopback: Annotated[bool, typer.Option("--loopback", help="No namespaces, even as root.")] = False,
+        loopback: Loopback = False,
+        plant: Annotated[str, typer.Option(metavar="NAME", help="A bug to start everybody with.")] = "",
     ) -> None:
         from bursar_lab.storm.plan import draw_plan
         from bursar_lab.storm.run import find_ability
@@ -52,9 +55,10 @@ def _make_storm(kind: str) -> Callable[..., None]:
             if value not in known:
                 raise UsageError(f"{name} {value}: it is {' or '.join(known)}")
         plan = draw_plan(kind, seed, minutes * 60, store, nodes, settings, find_ability(not loopback))
+        plan.planted = _find_bugs(plant)[0].name if plant else ""
         command = (
             f"bursar storm {kind} --minutes {minutes:g} --seed {seed} --store {store} --nodes {nodes} "
-            f"--settings {settings}{' --loopback' if loopback else ''}"
+            f"--settings {settings}{' --loopback' if loopback else ''}{f' --plant {plant}' if plant else ''}"
         )
         _carry_out(plan, out or Path(f"storm-{kind}-{store}-{seed}"), command)
 
@@ -128,3 +132,38 @@ def check(
         typer.echo("\n".join(write_report(verdict)))
     if not verdict.is_right:
         raise typer.Exit(FAILED)
+
+
+def planted(
+    minutes: Annotated[float, typer.Option(min=0.2, help="For each bug, at most.")] = 20.0,
+    only: Annotated[
+        list[str] | None, typer.Option(metavar="NAME", help="These alone.", show_default=False)
+    ] = None,
+    seed: Annotated[int, typer.Option(help="Of the first storm; the next has the next.")] = 1,
+    out: Annotated[Path, typer.Option(help="The folder for what the storms leave.")] = Path("storm-planted"),
+    loopback: Loopback = False,
+) -> None:
+    """Plant one bug in each layer, and storm until it is found.
+
+    The same storm without a bug comes first, once for each kind. Exits with 1 if a bug was not found
+    in time.
+
+    Example: bursar storm planted --only lot-without-end --loopback
+    """
+    from bursar_lab.storm.run import find_ability
+    from bursar_lab.storm.trials import Trials, write_table
+
+    trials = Trials(out, find_ability(not loopback), seed, minutes, typer.echo).run(_find_bugs(*only or ()))
+    typer.echo("\n".join(write_table(trials)))
+    if not all(trial.wrong for trial in trials):
+        raise typer.Exit(FAILED)
+
+
+def _find_bugs(*names: str) -> list[Bug]:
+    """Those; without a name all of them."""
+    from bursar_lab.storm.planted import BUGS
+
+    for name in names:
+        if name not in BUGS:
+            raise UsageError(f"there is no bug {name!r} to plant; there are: {', '.join(BUGS)}")
+    return [BUGS[name] for name in names or BUGS]

@@ -217,7 +217,10 @@ class HttpCaller:
         self._errors = (httpx.HTTPError,)
 
     async def open(self, timeout_s: float) -> Told:
-        return await time_async(lambda: self._client.get(self._urls[0] + "/live", timeout=timeout_s))
+        async def act() -> None:
+            await self._client.get(self._urls[0] + "/live", timeout=timeout_s)
+
+        return await time_async(act)
 
     async def _post(self, path: str, body: Any, wait_s: float = 0.0, at_base: str | None = None) -> Told:
         at = now_ns()

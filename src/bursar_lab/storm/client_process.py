@@ -34,6 +34,10 @@ AFTER_FAILURE_S = 0.02
 CLOSE_S = 5.0
 NANOS = 1_000_000
 TASK_WAIT_S = 10.0
+REPEAT_S = 12.0
+"""How long before the end keys are asked for once more that were settled long ago."""
+
+REPEAT_MAX = 40
 TASK_PAYLOAD = msgspec.msgpack.encode({"function": "touch", "arguments": {}})
 
 
@@ -46,6 +50,8 @@ class Client:
         self.begin_ns = self.end_ns = 0
         self._at_once = asyncio.Semaphore(AT_ONCE_MAX)
         self._open: set[asyncio.Task[None]] = set()
+        self._settled: list[tuple[int, Operation]] = []
+        """What was acquired with a key and settled, by how long that took."""
 
     def _make(self, number: int) -> Caller:
         spec = self.spec
@@ -100,6 +106,7 @@ class Client:
     async def _run_mixed(self) -> None:
         spec = self.spec
         due = draw_operations(spec["seed"], spec["kind"], spec["rate"], spec["seconds"])
+        repeating = asyncio.create_task(self._repeat_keys())
         for number, operation in enumerate(due):
             if operation["at_ms"] < spec["from_s"] * 1000 or not _is_kept(spec.get("keep"), number):
                 continue
@@ -108,6 +115,15 @@ class Client:
             task = asyncio.create_task(self._do(operation))
             self._open.add(task)
             task.add_done_callback(self._over)
+        await repeating
+
+    async def _repeat_keys(self) -> None:
+        """Ask again for what is settled, the hardest to settle first: a repeat says what was used."""
+        await _sleep_until(self.end_ns - int(REPEAT_S * SECOND_NS))
+        hardest = sorted(self._settled, key=lambda settled: -settled[0])[:REPEAT_MAX]
+        for _, operation in hardest:
+            if now_ns() < self.end_ns:
+                await self._ask(self.elsewhere, {**operation, "wait_ms": STEADY_WAIT_MS})
 
     def _over(self, task: asyncio.Task[None]) -> None:
         self._open.discard(task)
@@ -190,6 +206,8 @@ class Client:
             fields["resource"] = operation["resource"]
         if used is not None:
             fields["used"] = used if operation["resource"] else {"llm": used}
+        if used and operation.get("key") and told.answer == DONE:
+            self._settled.append((told.end - told.at, operation))
         self.history.write(op, grant=n, at=told.at, end=told.end, via=caller.via, **fields)
 
     async def _hold(self, operation: Operation, n: int, told: Told) -> None:

@@ -6,13 +6,13 @@ import json
 import os
 import signal
 import subprocess
-import sys
 import time
 from pathlib import Path
 from typing import Any
 
 from bursar_lab.storm.history import SECOND_NS, History, now_ns
 from bursar_lab.storm.places import Place
+from bursar_lab.storm.planted import list_command
 
 STOP_TIMEOUT_S = 8.0
 POLL_S = 0.05
@@ -23,14 +23,17 @@ CONNECTIONS = 2
 class Clients:
     """`specs` are the plan's. A client that was killed comes back as another: "c1-2" after "c1"."""
 
-    def __init__(self, folder: Path, place: Place, seconds: float) -> None:
+    def __init__(self, folder: Path, place: Place, seconds: float, planted: str = "") -> None:
         self._folder = folder
         self._place = place
+        self._planted = planted
         self._begin_ns = 0
         self._seconds = seconds
         self._lives: dict[str, int] = {}
         self._specs: dict[str, dict[str, Any]] = {}
         self.running: dict[str, subprocess.Popen[bytes]] = {}
+        self.crashed: list[str] = []
+        """Clients that ended with an error of their own: they say nothing of the fleet."""
         (folder / "specs").mkdir(parents=True, exist_ok=True)
 
     def start(self, spec: dict[str, Any], extra: dict[str, Any]) -> None:
@@ -59,7 +62,7 @@ class Clients:
         }
         path = self._folder / "specs" / f"{name}.json"
         path.write_text(json.dumps(whole))
-        command = [sys.executable, "-m", "bursar_lab.storm.client_process", str(path)]
+        command = [*list_command(self._planted, "bursar_lab.storm.client_process", "client"), str(path)]
         self.running[client] = start_process(
             self._place.command(client, command), self._folder / "logs" / f"{name}.log"
         )
@@ -84,6 +87,7 @@ class Clients:
         return path.exists() and path.read_bytes().count(b'"op":"connect"') >= CONNECTIONS
 
     def kill(self, client: str) -> None:
+        self._look(client)
         self.running[client].kill()
         self.running[client].wait()
 
@@ -104,6 +108,11 @@ class Clients:
             except subprocess.TimeoutExpired:
                 history.write("harness", at=now_ns(), what="hung", node=self.name(client))
                 stop_process(process)
+            self._look(client)
+
+    def _look(self, client: str) -> None:
+        if (self.running[client].poll() or 0) > 0:
+            self.crashed.append(f"the client {self.name(client)} crashed: see logs/{self.name(client)}.log")
 
     def close(self) -> None:
         for client, process in self.running.items():

@@ -1,9 +1,12 @@
-"""A node's wall clock, turned while it runs: a few lines of C in the place of the C library's.
+"""A node's clocks: the wall clock turned while it runs, all of them fast or slow. A few lines of C in the
+place of the C library's.
 
 Only the wall clock is turned (clock_gettime of CLOCK_REALTIME, gettimeofday, time), by a number of
 nanoseconds in a file that the process maps: the monotonic clocks are those that the promises are made
-by. libfaketime can do the same, but a daemon under it takes five times as long to start, because every
-question is answered through its file.
+by. Those drift, by millionths, from where they stood when the process began: that much is allowed to any
+clock, and kernel waits that end at a time of theirs are off by no more than it. libfaketime can turn a
+clock too, but a daemon under it takes five times as long to start, because every question is answered
+through its file.
 """
 
 from __future__ import annotations
@@ -16,6 +19,7 @@ import tempfile
 from pathlib import Path
 
 VARIABLE = "BURSAR_STORM_CLOCK"
+DRIFT_VARIABLE = "BURSAR_STORM_DRIFT_PPM"
 NANOS = 1_000_000_000
 
 SOURCE = r"""
@@ -30,8 +34,30 @@ SOURCE = r"""
 #include <unistd.h>
 
 static volatile int64_t *turned_by;
+static int64_t drift_ppm, began_ns;
+
+static int64_t read_ns(const struct timespec *at) {
+    return (int64_t)at->tv_sec * 1000000000 + at->tv_nsec;
+}
+
+static void write_ns(struct timespec *at, int64_t whole) {
+    at->tv_sec = whole / 1000000000;
+    at->tv_nsec = whole % 1000000000;
+}
+
+static int64_t find_ahead(void) {
+    struct timespec now;
+    if (!drift_ppm || syscall(SYS_clock_gettime, CLOCK_BOOTTIME, &now)) return 0;
+    return (read_ns(&now) - began_ns) / 1000000 * drift_ppm;
+}
 
 __attribute__((constructor)) static void open_clock(void) {
+    const char *drift = getenv("BURSAR_STORM_DRIFT_PPM");
+    struct timespec now;
+    if (drift && !syscall(SYS_clock_gettime, CLOCK_BOOTTIME, &now)) {
+        began_ns = read_ns(&now);
+        drift_ppm = atoll(drift);
+    }
     const char *path = getenv("BURSAR_STORM_CLOCK");
     int file = path ? open(path, O_RDONLY | O_CLOEXEC) : -1;
     if (file < 0) return;
@@ -42,10 +68,11 @@ __attribute__((constructor)) static void open_clock(void) {
 
 int clock_gettime(clockid_t clock, struct timespec *at) {
     int failed = (int)syscall(SYS_clock_gettime, clock, at);
-    if (failed || !turned_by || (clock != CLOCK_REALTIME && clock != CLOCK_REALTIME_COARSE)) return failed;
-    int64_t whole = (int64_t)at->tv_sec * 1000000000 + at->tv_nsec + *turned_by;
-    at->tv_sec = whole / 1000000000;
-    at->tv_nsec = whole % 1000000000;
+    if (failed) return failed;
+    int wall = clock == CLOCK_REALTIME || clock == CLOCK_REALTIME_COARSE;
+    int steady = clock == CLOCK_MONOTONIC || clock == CLOCK_MONOTONIC_COARSE ||
+                 clock == CLOCK_MONOTONIC_RAW || clock == CLOCK_BOOTTIME;
+    if (wall || steady) write_ns(at, read_ns(at) + find_ahead() + (wall && turned_by ? *turned_by : 0));
     return 0;
 }
 
@@ -93,8 +120,9 @@ def turn(clock: Path, by_s: float) -> None:
         file.write(struct.pack("=q", int(by_s * NANOS)))
 
 
-def list_settings(folder: Path, clock: Path) -> list[str]:
-    """What a process under a turned clock has in its environment."""
+def list_settings(folder: Path, clock: Path, drift_ppm: int = 0) -> list[str]:
+    """What a process under a turned or drifting clock has in its environment."""
     library = build(folder)
     assert library is not None, "plans turn no clock where it cannot be done"
-    return [f"LD_PRELOAD={library}", f"{VARIABLE}={clock}"]
+    drift = [f"{DRIFT_VARIABLE}={drift_ppm}"] if drift_ppm else []
+    return [f"LD_PRELOAD={library}", f"{VARIABLE}={clock}", *drift]

@@ -11,7 +11,6 @@ import random
 import shutil
 import signal
 import subprocess
-import sys
 import threading
 import time
 from collections.abc import Iterator
@@ -22,6 +21,7 @@ from bursar_lab.processes import Process
 from bursar_lab.storm import clocks
 from bursar_lab.storm.history import History, now_ns
 from bursar_lab.storm.places import Place
+from bursar_lab.storm.planted import list_command
 
 READY = b'"daemon.ready"'
 READY_TIMEOUT_S = 20.0
@@ -44,6 +44,7 @@ class Node:
         self.wanted = False
         self.turned = False
         """Whether its wall clock can be turned."""
+        self.drift_ppm = 0
         self.mounted = False
         self.heard = 0
         """How much its log had when it was started last."""
@@ -69,11 +70,14 @@ class Node:
 
 
 class Fleet:
-    def __init__(self, folder: Path, place: Place, store: str, history: History) -> None:
+    def __init__(self, folder: Path, place: Place, store: str, history: History, planted: str = "") -> None:
         self._folder = folder
         self._place = place
         self._store = store
         self._history = history
+        self._planted = planted
+        self.join_token: Path | None = None
+        """The file with the token that lets nodes in, once there are tokens."""
         self._lock = threading.RLock()
         self.nodes: dict[str, Node] = {}
         (folder / "logs").mkdir(parents=True, exist_ok=True)
@@ -95,10 +99,12 @@ class Fleet:
 
     def _command(self, node: Node) -> list[str]:
         command = [
-            sys.executable, "-m", "bursar", "serve", "--store", self._store, "--name", node.name,
+            *list_command(self._planted, "bursar", "serve"), "--store", self._store, "--name", node.name,
             "--listen", self._place.address(node.slot), "--http", self._place.http(node.slot),
             "--state", str(node.state), "--log", "json",
         ]  # fmt: skip
+        if self.join_token is not None:
+            command += ["--join-token-file", str(self.join_token)]
         files = self._place.certificate(node.slot)
         if files is not None:
             command += files.options()
@@ -109,7 +115,7 @@ class Fleet:
     def _turned(self, node: Node) -> list[str]:
         if not node.clock.exists():
             clocks.turn(node.clock, 0.0)
-        return ["env", *clocks.list_settings(node.clock.parent, node.clock)]
+        return ["env", *clocks.list_settings(node.clock.parent, node.clock, node.drift_ppm)]
 
     def await_ready(self, *slots: str, timeout_s: float = READY_TIMEOUT_S) -> list[str]:
         """Wait for them; those that are not ready in time."""
@@ -120,6 +126,13 @@ class Fleet:
                 return []
             time.sleep(POLL_S)
         return late
+
+    def list_absent(self, *slots: str) -> list[str]:
+        """Of each that is not ready though nothing ails it any more: what it said last."""
+        return [
+            f"node {slot} was not ready at the end: {read_last_words(self.nodes[slot])}"
+            for slot in self.await_ready(*slots)
+        ]
 
     def stop(self, slot: str) -> None:
         with self._lock:

@@ -65,7 +65,7 @@ def _draw_metered(resource: str, tenants: tuple[str, ...]) -> Callable[[random.R
         if chance > 0.98:
             operation |= {"amount": 0} if rng.random() < 0.5 else {"key": "not for this kind"}
         elif chance > 0.93 and operation["wait_ms"]:
-            operation["cancel_ms"] = rng.randint(0, operation["wait_ms"])
+            operation["cancel_ms"] = _draw_cancel(rng, operation["wait_ms"])
         elif rng.random() < 0.2:
             operation |= {"end": "settle", "used": rng.randint(0, amount)}
         return operation
@@ -88,9 +88,14 @@ def _draw_quota(rng: random.Random) -> Operation:
     if rng.random() < 0.5:
         operation["key"] = True
         operation["retry"] = rng.random() < 0.4
-    elif operation["wait_ms"] and rng.random() < 0.08:
-        operation["cancel_ms"] = rng.randint(0, operation["wait_ms"])
+    elif operation["wait_ms"] and rng.random() < 0.25:
+        operation["cancel_ms"] = _draw_cancel(rng, operation["wait_ms"])
     return operation
+
+
+def _draw_cancel(rng: random.Random, wait_ms: int) -> int:
+    """Mostly while it is being decided, which takes no longer than a few milliseconds."""
+    return rng.randint(0, wait_ms) if rng.random() < 0.3 else rng.randint(0, 4)
 
 
 def _draw_claim(rng: random.Random) -> Operation:
@@ -114,7 +119,7 @@ def _draw_claim(rng: random.Random) -> Operation:
         operation["key"] = True
         operation["retry"] = rng.random() < 0.3
     elif operation["wait_ms"] and chance < 0.45:
-        operation["cancel_ms"] = rng.randint(0, operation["wait_ms"])
+        operation["cancel_ms"] = _draw_cancel(rng, operation["wait_ms"])
     return operation
 
 

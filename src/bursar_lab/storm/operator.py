@@ -15,6 +15,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from bursar.errors import BursarError
 from bursar_lab.storm.history import SECOND_NS, History, now_ns, sleep_until
 from bursar_lab.storm.nodes import Fleet
 from bursar_lab.storm.places import OPERATOR, Place
@@ -177,6 +178,15 @@ class Operator:
             self.tokens[name] = json.loads(said)["token"]
         self._write("token", at, ok, said, token=name, scopes=list(scopes))
 
+    def let_join(self) -> None:
+        """From the first token on a node that starts needs one too."""
+        where = ("--store", self._store, "--json", "--note", "join")
+        ok, said = self.ask("token", "create", "--verb=join", *where)
+        if not ok:
+            raise BursarError(f"no token lets nodes join: {said}")
+        self._fleet.join_token = self._folder / "specs" / "join-token"
+        self._fleet.join_token.write_text(json.loads(said)["token"] + "\n")
+
     def _revoke(self, item: Item) -> None:
         at = now_ns()
         ok, said = self.ask("token", "revoke", self.tokens[item["token"]], "--store", self._store)
@@ -192,18 +202,6 @@ class Operator:
         ok, said = self.ask(*command, "--store", self._store, "--json")
         self._write("note", at, ok, said, what=" ".join(command))
 
-    def show_quota(self, slot: str) -> None:
-        """The audit, at the end, when all is healed."""
-        if 'kind = "quota"' not in self._kinds:
-            return
-        at = now_ns()
-        files = self._place.certificate(OPERATOR)
-        options = [] if files is None else ["--name", OPERATOR, *files.options()]
-        where = ("--at", f"bursar://{self._place.address(slot)}", "--resource", RESOURCES["quota"])
-        ok, said = self.ask("quota", "show", *where, "--json", *options)
-        figures = _read_figures(said)
-        self._write("show", at, ok, said, node=slot, resource=RESOURCES["quota"], figures=figures)
-
 
 def _read_version(said: str) -> int | None:
     """Also of a command that failed after it was written."""
@@ -213,11 +211,3 @@ def _read_version(said: str) -> int | None:
         except (ValueError, KeyError, TypeError):
             continue
     return None
-
-
-def _read_figures(said: str) -> dict[str, Any]:
-    try:
-        found: dict[str, Any] = json.loads(said)
-    except ValueError:
-        return {}
-    return found

@@ -19,7 +19,7 @@ SLOTS = "abcdefghi"
 SPARE = "z"
 """The node that joins and leaves while it runs."""
 
-CALMS_S = ((40.0, 7.0), (90.0, 14.0), (float("inf"), 36.0))
+CALMS_S = ((40.0, 7.0), (90.0, 14.0), (float("inf"), 45.0))
 """How long it is quiet at the end of a storm that is shorter than so many seconds. A node whose session
 expired, and a budget that has to be gathered again, take their time; a short storm does not wait for it."""
 
@@ -40,6 +40,16 @@ CLIENT_RATE = 18.0
 SIDE_RATE = 4.0
 RIGHTS = 0.4
 """How many storms have tokens."""
+
+SPOILT = 0.5
+"""How many storms lose and spoil disks. In the others no ledger is ever lost, so that the books of quotas
+can be judged to the unit."""
+
+CAPACITIES = (120, 2_000)
+"""Of a server of a rate, a second: small, so that it is contended; or large enough for lots."""
+
+DRIFT_PPM = 900
+"""Within `drift_ppm` (1000 by default) of what is promised for clocks."""
 
 TEXTS = 4
 CHANGE_GAP_S = (2.0, 5.0)
@@ -62,6 +72,10 @@ class Plan:
     faults: list[Item] = field(default_factory=list)
     tokens: list[Item] = field(default_factory=list)
     """Rights that are given out before the clients come; none: everybody may do everything."""
+    drifts: dict[str, int] = field(default_factory=dict)
+    """By how many millionths a node's clocks run fast, or slow if negative."""
+    planted: str = ""
+    """The bug that nodes and clients are started with (`planted`)."""
 
     @property
     def quiet_s(self) -> float:
@@ -102,12 +116,14 @@ def draw_plan(
     plan = Plan(kind, seed, seconds, store, slots, settings, ability.namespaces, list(ability.left_out))
     rng = random.Random(f"{seed}/policy")
     drawn = draw_settings(rng, kind) if settings == "drawn" else {}
-    plan.policies = [draw_text(rng, kind, slots, drawn) for _ in range(TEXTS)]
+    capacity = random.Random(f"{seed}/capacity").choice(CAPACITIES)
+    plan.policies = [draw_text(rng, kind, slots, drawn, capacity) for _ in range(TEXTS)]
     plan.clients = draw_clients(random.Random(f"{seed}/clients"), plan, ability)
     if ability.tokens and random.Random(f"{seed}/rights").random() < RIGHTS:
         give_rights(plan, ability)
     plan.faults = draw_faults(random.Random(f"{seed}/faults"), plan, ability)
     plan.changes = draw_changes(random.Random(f"{seed}/changes"), plan)
+    plan.drifts = draw_drifts(random.Random(f"{seed}/drifts"), plan, ability)
     if plan.tokens:
         revoke = {"at": round(plan.quiet_s * 0.6, 3), "do": "revoke", "token": "brief"}
         plan.changes = sorted([*plan.changes, revoke], key=lambda item: float(item["at"]))
@@ -176,8 +192,11 @@ def draw_changes(rng: random.Random, plan: Plan) -> list[Item]:
         else:
             found.append({"at": round(at_s, 3), "do": act, **_draw_change(rng, plan, act)})
         at_s = skip_rest(plan, at_s + rng.uniform(*CHANGE_GAP_S))
-    if joined:
-        found.append({"at": round(max(at_s, plan.quiet_s - 1), 3), "do": "leave", "node": SPARE})
+    # The books of quotas are whole only where every ledger answers: there it stays, once it was there.
+    stays = "quota" in kinds_of(plan.kind) and any(item["do"] == "join" for item in found)
+    if joined != stays:
+        move = "join" if stays else "leave"
+        found.append({"at": round(max(at_s, plan.quiet_s - 1), 3), "do": move, "node": SPARE})
     return found
 
 
@@ -216,8 +235,19 @@ def _draw_tenant(rng: random.Random, plan: Plan) -> Item:
 # -- what goes wrong
 
 
+def draw_drifts(rng: random.Random, plan: Plan, ability: Ability) -> dict[str, int]:
+    """One node's clocks are fast, another's slow, for the whole run. Not on SQLite, whose sessions are
+    kept in the boot time that all processes share."""
+    if plan.store == "sqlite" or not ability.clocks:
+        return {}
+    some = rng.sample(plan.nodes, min(2, len(plan.nodes)))
+    return dict(zip(some, (DRIFT_PPM, -DRIFT_PPM), strict=False))
+
+
 def draw_faults(rng: random.Random, plan: Plan, ability: Ability) -> list[Item]:
     menu = list_faults(plan, ability)
+    if random.Random(f"{plan.seed}/disks").random() >= SPOILT:
+        menu = [fault for fault in menu if fault not in SPOILING]
     disks = rng.choice(plan.nodes)
     clock = rng.choice(plan.nodes)
     busy: dict[str, float] = {}
@@ -237,6 +267,7 @@ def draw_faults(rng: random.Random, plan: Plan, ability: Ability) -> list[Item]:
 
 
 DOWN = ("kill", "stop", "disk_full", "disk_lost", "torn", "flipped", "engine_kill")
+SPOILING = ("disk_full", "disk_lost", "torn", "flipped")
 ENGINE = ("engine_kill", "engine_pause", "engine_away")
 NETWORK = ("cut", "one_way", "loss", "delay")
 

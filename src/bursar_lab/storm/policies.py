@@ -15,7 +15,6 @@ from typing import Any
 KINDS = ("rate", "share", "pool", "quota", "claim")
 RESOURCES = {"rate": "api", "share": "disk", "pool": "records", "quota": "llm", "claim": "vms"}
 
-NODE_CAPACITY = 120
 SHARE_CAPACITY = 150
 POOL_CAPACITY = 200
 WORDS = "redis://@words@"
@@ -30,13 +29,16 @@ def kinds_of(kind: str) -> tuple[str, ...]:
     return KINDS if kind == "all" else (kind,)
 
 
-def draw_text(rng: random.Random, kind: str, nodes: Sequence[str], settings: Mapping[str, Terms]) -> str:
-    """A policy for a storm of this kind. `settings` are terms by kind that go beyond the defaults."""
+def draw_text(
+    rng: random.Random, kind: str, nodes: Sequence[str], settings: Mapping[str, Terms], capacity: int
+) -> str:
+    """A policy for a storm of this kind. `settings` are terms by kind that go beyond the defaults,
+    `capacity` is what a server of a rate does in a second."""
     parts = []
     for each in kinds_of(kind):
         terms, tenants = _DRAW[each](rng)
         if each == "rate":
-            terms["servers"] = dict.fromkeys((*nodes, "*"), f"{NODE_CAPACITY}/s")
+            terms["servers"] = dict.fromkeys((*nodes, "*"), f"{capacity}/s")
         drawn = settings.get(each, {})
         terms |= {key: value for key, value in drawn.items() if key != "tenant"}
         if "acme" in tenants:

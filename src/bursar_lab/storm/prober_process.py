@@ -1,15 +1,18 @@
 """Whoever watches: `python -m bursar_lab.storm.prober_process SPEC.json` asks every node whether it is ready,
 acquires a little of everything beside it, and reads its metrics.
 
-SPEC: {"history", "begin_ns", "end_ns", "nodes": {slot: {"url", "http"}}, "resources": {name: kind}, "tls",
-"certificate", "token"}. At the end it asks everybody once more: those probes have `"what": "last"`.
+SPEC: {"history", "begin_ns", "end_ns", "quiet_ns": from when on nothing goes wrong any more, "nodes": {slot:
+{"url", "http"}}, "resources": {name: kind}, "tls", "certificate", "token"}. At the end it asks everybody once
+more: those probes have `"what": "last"`.
 """
 
 from __future__ import annotations
 
 import asyncio
 import json
+import re
 import sys
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -17,10 +20,26 @@ from bursar_lab.storm.callers import AsyncCaller
 from bursar_lab.storm.history import SECOND_NS, History, now_ns
 
 EVERY_S = 2.0
+SCRAPE_TURNS = 2
 WAIT_MS = 500
 OPEN_TIMEOUT_S = 3.0
 HTTP_TIMEOUT_S = 2.0
 LAST_WAIT_MS = 2_000
+SETTLED_S = 8.0
+"""After the end, when clients have settled what they settle late: then the books are looked at last."""
+
+
+def sum_counters(text: str) -> dict[str, float]:
+    """What the front doors count, over tenants and for each: {"bursar_tenant_granted_total api": 120,
+    "bursar_tenant_granted_total api acme": 20, ...}."""
+    sums: dict[str, float] = {}
+    for name, labels, value in re.findall(r"^(bursar_tenant_\w+_total)\{(.*)\} (\S+)$", text, re.MULTILINE):
+        found = dict(re.findall(r'(\w+)="([^"]*)"', labels))
+        whole = f"{name} {found.get('resource')}"
+        sums[whole] = sums.get(whole, 0) + float(value)
+        if name == "bursar_tenant_granted_total":
+            sums[f"{whole} {found.get('tenant')}"] = float(value)
+    return sums
 
 
 class Prober:
@@ -32,6 +51,8 @@ class Prober:
     async def run(self) -> None:
         await asyncio.gather(*(self._watch(slot) for slot in self._spec["nodes"]))
         await asyncio.gather(*(self._probe_all(slot, "last", LAST_WAIT_MS) for slot in self._spec["nodes"]))
+        await asyncio.sleep(max(0.0, (self._spec["end_ns"] - now_ns()) / SECOND_NS + SETTLED_S))
+        await self._show(self._spec["nodes"])
         for caller in self._callers.values():
             await caller.close()
 
@@ -40,11 +61,25 @@ class Prober:
         while now_ns() < self._spec["end_ns"]:
             await self._look(slot, "/ready")
             await self._probe_all(slot, "beside", WAIT_MS)
-            if turn % 5 == 0:
+            if turn % SCRAPE_TURNS == 0:
                 await self._look(slot, "/metrics")
+                if slot == min(self._spec["nodes"]) and now_ns() > self._spec["quiet_ns"]:
+                    await self._show([slot])
             turn += 1
             left_s = (self._spec["end_ns"] - now_ns()) / SECOND_NS
             await asyncio.sleep(max(0.0, min(EVERY_S, left_s)))
+
+    async def _show(self, slots: Iterable[str]) -> None:
+        """What every ledger has, by the first of these nodes that can say it."""
+        for resource in (name for name, kind in self._spec["resources"].items() if kind == "quota"):
+            for slot in slots:
+                caller = await self._reach(slot)
+                told = None if caller is None else await caller.verb(resource, "survey")
+                if told is not None and told.value is not None:
+                    figures = {"whole": told.value}
+                    where = {"node": slot, "resource": resource}
+                    self._history.write("show", at=told.at, end=told.end, ok=True, figures=figures, **where)
+                    break
 
     async def _look(self, slot: str, path: str) -> None:
         at = now_ns()
@@ -56,7 +91,7 @@ class Prober:
         if path == "/ready":
             self._history.write("ready", at=at, end=end, ready=status == 200, why=body[:300], **node)
         else:
-            figures = {"status": status, "bytes": len(body)}
+            figures = {"status": status, "bytes": len(body), "counters": sum_counters(body)}
             self._history.write("scrape", at=at, end=end, ok=status == 200, figures=figures, **node)
 
     async def _get(self, slot: str, path: str) -> tuple[int, str]:

@@ -32,6 +32,16 @@ def print_end(folder: Path, missed: list[str], tell: Tell) -> bool:
     return kept
 
 
+def judge_all(folder: Path, missed: list[str]) -> list[tuple[str, str]]:
+    """What is wrong with a run: the promise and a sentence, the first that could be seen first."""
+    judge(folder)
+    found = json.loads((folder / "verdict.json").read_text()).get("breaches", [])
+    return [
+        *(("liveness", what) for what in missed),
+        *((str(breach["promise"]), str(breach["sentence"])) for breach in found),
+    ]
+
+
 def read_breaches(folder: Path) -> list[str]:
     """The promises that were broken, as the verdict names them, each once."""
     path = folder / "verdict.json"

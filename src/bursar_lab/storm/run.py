@@ -106,6 +106,7 @@ class Storm:
             "settings": plan.settings,
             "namespaces": plan.namespaces,
             "left_out": plan.left_out,
+            "planted": plan.planted,
             "versions": {"bursar": bursar.__version__, "python": platform.python_version()},
             "command": self._command,
         }
@@ -127,7 +128,7 @@ class Storm:
 
     def _run_on(self, place: Place, engine: Engine, policies: list[str]) -> None:
         histories = {name: self._history(name) for name in ("fleet", "operator", "nemesis")}
-        fleet = Fleet(self.folder, place, engine.url, histories["fleet"])
+        fleet = Fleet(self.folder, place, engine.url, histories["fleet"], self.plan.planted)
         clients: Clients | None = None
         try:
             self._start_witness()
@@ -136,7 +137,9 @@ class Storm:
             self._apply_first(operator)
             for item in self.plan.tokens:
                 operator.make_token(item["token"], item["scopes"])
-            clients = Clients(self.folder, place, self.plan.seconds)
+            clients = Clients(self.folder, place, self.plan.seconds, self.plan.planted)
+            if self.plan.tokens:
+                operator.let_join()
             self._start_others(place, operator)
             self._start_clients(place, clients, operator)
             begin_ns = clients.begin()
@@ -144,8 +147,8 @@ class Storm:
             nemesis = Nemesis(histories["nemesis"], fleet, clients, engine, place, operator.fence)
             self._weather(nemesis, operator, fleet, begin_ns)
             clients.join(JOIN_S, histories["fleet"])
-            self._end(operator, fleet)
-            self.missed = nemesis.missed
+            self._prober.wait(JOIN_S)
+            self.missed = [*nemesis.missed, *clients.crashed, *fleet.list_absent(*self.plan.nodes)]
         finally:
             if clients is not None:
                 clients.close()
@@ -160,7 +163,8 @@ class Storm:
         faults = {(item["fault"], target) for item in self.plan.faults for target in item["targets"]}
         for slot in self.plan.nodes:
             node = fleet.add(slot)
-            node.turned = ("clock", slot) in faults
+            node.drift_ppm = self.plan.drifts.get(slot, 0)
+            node.turned = ("clock", slot) in faults or bool(node.drift_ppm)
             if ("disk_full", slot) in faults:
                 fleet.mount(slot)
             fleet.start(slot)
@@ -228,6 +232,7 @@ class Storm:
             "history": str(self.folder / "history" / "prober.jsonl"),
             "begin_ns": begin_ns,
             "end_ns": begin_ns + int(self.plan.seconds * SECOND_NS),
+            "quiet_ns": begin_ns + int(self.plan.quiet_s * SECOND_NS),
             "nodes": nodes,
             "resources": {RESOURCES[kind]: kind for kind in kinds_of(self.plan.kind)},
             "tls": None if files is None else files.table(),
@@ -267,13 +272,6 @@ class Storm:
             thread.join(HEAL_S)
             if thread.is_alive():
                 raise BursarError(f"a fault or a change did not end within {HEAL_S:g} s: see {self.folder}")
-
-    def _end(self, operator: Operator, fleet: Fleet) -> None:
-        self._prober.wait(JOIN_S)
-        for slot in self.plan.nodes:
-            if fleet.nodes[slot].running:
-                operator.show_quota(slot)
-                break
 
 
 # -- after it

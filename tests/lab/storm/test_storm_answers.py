@@ -92,6 +92,14 @@ def test_the_client_itself_was_paused() -> None:
     assert tale.check("answers") == []
 
 
+@pytest.mark.parametrize(("via", "breaches"), [("async", 1), ("http", 0)])
+def test_a_paused_node_keeps_no_time_over_http(via: str, breaches: int) -> None:
+    tale = Tale(POLICY)
+    tale.fault(1.1, "pause", "a", until=4)
+    tale.ask(1, "llm", took=3.2, via=via)
+    assert len(tale.check("answers")) == breaches
+
+
 @pytest.mark.parametrize(("who", "via"), [("c1", "async"), ("c1", "http"), ("a", "http")])
 def test_whoever_keeps_the_time_had_no_processor(who: str, via: str) -> None:
     tale = Tale(POLICY)

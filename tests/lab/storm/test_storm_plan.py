@@ -7,7 +7,17 @@ from pathlib import Path
 import pytest
 
 from bursar_lab.storm.operations import draw_operations
-from bursar_lab.storm.plan import DOWN, NETWORK, REST_S, ROUGH_S, Ability, Plan, draw_plan, read_plan
+from bursar_lab.storm.plan import (
+    DOWN,
+    NETWORK,
+    REST_S,
+    ROUGH_S,
+    SPOILING,
+    Ability,
+    Plan,
+    draw_plan,
+    read_plan,
+)
 
 EVERYTHING = Ability(namespaces=True, mounts=True, clocks=True, http=True, tokens=True, left_out=[])
 LITTLE = Ability(
@@ -74,8 +84,14 @@ def test_a_client_without_a_token_and_one_with_little_come_where_there_are_right
 
 def test_a_spare_node_that_joins_leaves_again() -> None:
     for seed in SEEDS:
-        moves = [item["do"] for item in draw(seed).changes if item["do"] in ("join", "leave")]
+        moves = [item["do"] for item in draw(seed, "rate").changes if item["do"] in ("join", "leave")]
         assert moves == ["join", "leave"] * (len(moves) // 2), seed
+
+
+def test_a_spare_node_with_a_ledger_is_there_at_the_end() -> None:
+    for seed in SEEDS:
+        moves = [item["do"] for item in draw(seed, "quota").changes if item["do"] in ("join", "leave")]
+        assert moves == (["join", "leave"] * len(moves))[: len(moves)] and len(moves) % 2 == bool(moves), seed
 
 
 def test_operations_are_the_same_in_every_run_and_due_in_order() -> None:
@@ -99,3 +115,17 @@ def test_a_long_storm_has_calm_stretches() -> None:
             begun_s = item["at"] % whole
             assert begun_s <= rough_s and begun_s + item["for"] <= rough_s + 0.01, (seed, item)
         assert all(item["at"] % whole <= rough_s for item in plan.changes if item["do"] == "apply"), seed
+
+
+def test_some_storms_spoil_no_disk_so_that_the_books_can_be_judged() -> None:
+    spoilt = [
+        bool({item["fault"] for item in draw(seed, seconds=600.0).faults} & {*SPOILING}) for seed in SEEDS
+    ]
+    assert 0 < sum(spoilt) < len(spoilt)
+
+
+def test_clocks_drift_within_what_is_allowed_and_not_on_sqlite() -> None:
+    drifts = draw(7).drifts
+    assert set(drifts) <= {*draw(7).nodes} and sorted(drifts.values()) == [-900, 900]
+    assert draw_plan("rate", 7, 60.0, "sqlite", 3, "defaults", EVERYTHING).drifts == {}
+    assert draw(7, ability=LITTLE).drifts == {}

@@ -21,7 +21,7 @@ def test_what_is_drawn_is_a_policy(kind: str, tmp_path: Path) -> None:
     file = tmp_path / "policy.toml"
     for seed in range(30):
         rng = random.Random(seed)
-        text = draw_text(rng, kind, ["a", "b"], draw_settings(rng, kind))
+        text = draw_text(rng, kind, ["a", "b"], draw_settings(rng, kind), 120)
         file.write_text('store = "sqlite:///nowhere.db"\n' + text.replace("@words@", "127.0.0.1:1"))
         assert set(bursar.load_policy(file).resources), seed
 

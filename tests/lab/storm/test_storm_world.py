@@ -22,6 +22,17 @@ from bursar_lab.storm.nodes import Fleet
 from bursar_lab.storm.places import LoopbackPlace
 
 WATCH = "import sys, time\nfor _ in sys.stdin: print(time.time(), time.monotonic(), flush=True)"
+DRIFT = """import ctypes, time
+libc = ctypes.CDLL(None)
+def read(clock):
+    at = (ctypes.c_long * 2)()
+    libc.syscall(228, clock, at)
+    return at[0] + at[1] / 1e9
+for clock in (time.CLOCK_MONOTONIC, time.CLOCK_BOOTTIME, time.CLOCK_REALTIME):
+    drifting, true = time.clock_gettime(clock), read(clock)
+    time.sleep(0.3)
+    print(time.clock_gettime(clock) - drifting, read(clock) - true)
+"""
 LISTEN = """import socket
 server = socket.create_server(("", 7070))
 print(flush=True)
@@ -73,6 +84,17 @@ def test_a_turned_clock_turns_the_wall_clock_alone(tmp_path: Path) -> None:
     for by_s, turned_s, steady_s in offsets:
         assert abs(turned_s - by_s) < 5, offsets
         assert abs(steady_s) < 5, offsets
+
+
+@pytest.mark.skipif(not clocks.can_turn(), reason="there is no C compiler here")
+def test_a_drifting_clock_is_ahead_by_its_part_of_the_time(tmp_path: Path) -> None:
+    """By a hundred times as much as a storm has it, so that a short wait shows it."""
+    clock = tmp_path / "clock"
+    clocks.turn(clock, 0.0)
+    command = ["env", *clocks.list_settings(tmp_path, clock, 100_000), sys.executable, "-c", DRIFT]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    for ahead, lasted in (map(float, line.split()) for line in done.stdout.splitlines()):
+        assert 1.09 < ahead / lasted < 1.11, done.stdout
 
 
 class Spoiled:

@@ -46,7 +46,8 @@ class PoolView:
         self._lines.show(charts.draw_lines(lines, "a second"), "" if lines else "not two samples yet")
         over = statistics.get("overreserving") or ()
         self._tenants.show(
-            history, statistics,
+            history,
+            statistics,
             gets,
             lambda name: {
                 "tenant": name,

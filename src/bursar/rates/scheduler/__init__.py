@@ -12,15 +12,28 @@ counter that goes up. So a request served without priority counts towards the re
 itself, a grant that comes twice changes nothing, and one that was computed from an old report is
 right about what has been dispatched since.
 
-**Turns.** A turn is worth `weight` requests (section V, local priorities); where requests cost
-several tokens it is worth `weight` times the largest cost about, so every turn serves at least
-one request and tenants are even in tokens (deficit round robin). The paper walks the queues by
-number; here a tenant that becomes eligible goes to the end, which takes the same few steps for
-100,000 tenants as for ten, and gives the same order while all of them wait.
+**Turns.** Tenants that wait for the same step go in the order of virtual time (self-clocked fair
+queueing): a request's place is what it costs, divided by its tenant's weight, after the moment at which
+it came to the front. So tenants that wait are even in tokens, by weight (section V, local priorities),
+whatever their requests cost, and what one of them asks for changes nothing for the others. The paper
+walks the queues by number; where all requests cost one token and weights are equal, this is the same
+order, and takes the same few steps for 100,000 tenants as for ten; other costs take a step more each time
+that the number of those who wait doubles.
 
 **Costs.** The caller keeps the queues. Where requests cost other than one token, it says with
 `price` what the one at the front costs, whenever that changes. A request goes only if the
-allowance covers it whole; with any priority token left it goes first.
+allowance covers it whole; with any priority token left it goes first. What it takes beyond its
+tenant's priority part is *owed*, if it is not a trifle: so many priority tokens fewer are the tenant's in
+the next periods. A reservation is so met in whole requests (in a single period to within one, where they
+are large), and no others' reservations are used up for it.
+
+**How long a request waits.** One of cost c at the front of its queue, of a tenant of weight w whose
+allowance and pace cover it, goes at the latest when the server has served, without priority,
+
+    c * W / w  +  the largest cost and the weight of each other tenant that waits
+
+tokens, where c is at least w, and W the weights of all that wait, its own among them. A waiting request
+keeps its place when a period ends, and while it lacks tokens.
 
 **Pacing.** With `period_ns`, a tenant's tokens are spread over the period: it is never further
 ahead of its pace (`pace` tokens a period) than its burst, `burst_ns` at that pace. So a window as
@@ -56,8 +69,9 @@ BURST_MAX_NS = 2**58
 class Scheduler:
     """Queues without their contents, and the choice among them. Tenants are indices from 0.
 
-    Not for use by several threads at once. Every method takes time independent of the number
-    of tenants, except `open_period`, `grant_many` and growing.
+    Not for use by several threads at once. Every method takes time independent of the number of
+    tenants (or, for requests whose cost is not the weight, nearly so), except `open_period`,
+    `grant_many` and growing.
     """
 
     def __init__(self, weights: Iterable[int] = (), *, period_ns: int | None = None) -> None:
@@ -94,7 +108,7 @@ class Scheduler:
         """The number is another tenant's now, which has nothing yet and nothing in its queue."""
         if self._table[self._check(tenant), kernels.RING] != kernels.NOBODY or self.pending[tenant]:
             raise UsageError(f"tenant {tenant} has requests that wait: withdraw them first")
-        self._table[tenant] = 0
+        self._table[tenant, : kernels.HEAP] = 0  # the heaps' columns are no tenant's
         self._prepare_rows(tenant, tenant + 1)
         self._table[tenant, kernels.WEIGHT] = _check_weight(weight)
 
@@ -113,7 +127,7 @@ class Scheduler:
         kernels.set_period(self._table[: self._count], self._heads, self._state, period_ns or 0)
 
     def set_weight(self, tenant: int, weight: int) -> None:
-        """From the tenant's next turn on."""
+        """From the tenant's next request on."""
         self._table[self._check(tenant), kernels.WEIGHT] = _check_weight(weight)
 
     def set_burst(self, tenant: int, burst_ns: int) -> None:
@@ -135,13 +149,15 @@ class Scheduler:
             raise UsageError(f"tenant {tenant} has no waiting request to withdraw")
         kernels.arrive(self._table, self._heads, self._state, tenant, -1)
 
-    def take(self, tenant: int, cost: int, now: int | None = None, *, more: int = 0) -> int | None:
+    def take(
+        self, tenant: int, cost: int, now: int | None = None, *, more: int = 0, first_only: bool = False
+    ) -> int | None:
         """Charge a request of the tenant now or not at all (then None): not if anybody waits who
         could go, or another request of the tenant does. Up to `more` tokens are charged with it, for
         requests to come; how many is returned."""
         _check_cost(cost)
-        moment = self._moment(now)
-        got = kernels.take(self._table, self._heads, self._state, self._check(tenant), cost, more, moment)
+        moment, index = self._moment(now), self._check(tenant)
+        got = kernels.take(self._table, self._heads, self._state, index, cost, more, moment, first_only)
         return None if got == kernels.NOBODY else int(got)
 
     def give_back(self, tenant: int, tokens: int, now: int | None = None) -> None:
@@ -230,10 +246,10 @@ class Scheduler:
         self._see(now)
         kernels.open_period(self._table, self._heads, self._state)
 
-    def choose(self, now: int | None = None) -> int:
+    def choose(self, now: int | None = None, *, first_only: bool = False) -> int:
         """The tenant whose front request goes now, already charged for it; -1 if none may. Only
-        pacing needs to know the time."""
-        return int(kernels.choose(self._table, self._heads, self._state, self._moment(now)))
+        pacing needs to know the time. `first_only`: of those with priority tokens."""
+        return int(kernels.choose(self._table, self._heads, self._state, self._moment(now), first_only))
 
     def choose_many(self, count: int, now: int | None = None) -> Whole:
         """The next `count` choices, or as many as there are. Only where no front request has to
@@ -257,6 +273,16 @@ class Scheduler:
         """Tokens that allowance and pace have for the tenant now."""
         self._see(now)
         return int(kernels.count_ready(self._table, self._state, self._check(tenant)))
+
+    @property
+    def beyond(self) -> int:
+        """What the last request that was chosen or taken took without priority."""
+        return self._state.item(kernels.BEYOND)
+
+    def is_first(self, tenant: int) -> bool:
+        """Whether a request of the tenant would go with priority."""
+        row = self._table[self._check(tenant)]
+        return bool(row[kernels.DISPATCHED] + row[kernels.OWED] < row[kernels.PRIORITY])
 
     def read_dispatched(self, tenant: int) -> int:
         """One tenant's, as a plain number. Like the next two, for those who ask with every request."""
@@ -294,8 +320,8 @@ class Scheduler:
 
     @property
     def priority_left(self) -> Whole:
-        """Priority tokens not yet spent, by tenant."""
-        left: Whole = np.maximum(self.priority - self.dispatched, 0)
+        """Priority tokens not yet spent, nor owed, by tenant."""
+        left: Whole = np.maximum(self.priority - self.dispatched - self._column(kernels.OWED), 0)
         return left
 
     @property

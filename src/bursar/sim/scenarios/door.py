@@ -1,6 +1,6 @@
 """Clients of a daemon, under every fault: lots at clients that crash, pause, idle and are cut off, and
-a daemon that crashes and changes its policy. Everything is opened from a policy, at default settings,
-and asked through the front door of each client.
+a daemon that crashes and changes its policy. Everything is opened from a policy, at default settings or
+with terms that the seed draws from the schema, and asked through the front door of each client.
 
 The rules of lots are invariants here: what callers were told of is never more than was charged (1, 5),
 what is out ahead is bounded (2), demand is what was spent (3), no token of a lot is used after its
@@ -9,12 +9,13 @@ end (4), lots come back when the policy changes (7), a refusal is not repeated f
 
 from __future__ import annotations
 
+import random
 from collections.abc import Mapping
 
 import msgspec
 
 from bursar.errors import NetworkError, Refused, Unknown, UsageError
-from bursar.policy import Policy, parse
+from bursar.policy.kinds import RATE
 from bursar.policy.values import RatePolicy
 from bursar.rates.resource import RateDecider
 from bursar.resource import PLACE_NS
@@ -22,6 +23,8 @@ from bursar.resource.clients import Clients
 from bursar.resource.door import Resource
 from bursar.resource.far import Far
 from bursar.resource.grants import Grant
+from bursar.sim.drawing import CHANCE, PLAIN, Ranges, Terms, draw_terms, read_resource
+from bursar.sim.operators import look_often
 from bursar.sim.scenario import Boot, Scenario, require
 from bursar.units import Rate
 from bursar.world import MILLISECOND_NS, SECOND_NS, World
@@ -34,14 +37,41 @@ CALLERS = 2
 COST_MAX = 3
 GRACE_NS = SECOND_NS
 
-POLICY = f"""
-[resource.api]
-kind = "rate"
-servers = {{ here = "{CAPACITY}/s" }}
-[resource.api.tenant]
-acme = {{ limit = "{LIMITS["acme"]}/s" }}
-globex = {{ limit = "{LIMITS["globex"]}/s", reservation = "20/s" }}
-"""
+IMPATIENT = 0.05
+GUEST = "guest"
+GUEST_LIMIT = 30
+"""Whom a template lets in, where one was drawn; tokens a second."""
+
+RANGES: Ranges = {
+    "period": ("500ms", "2s"),
+    "interval": ("100ms", "auto"),
+    "drift_ppm": (500, 5_000),
+    "without_bursar": ("keep", "refuse", {"safe": "20/s"}),
+    "max_tenants": (len(LIMITS) + 1, 50),
+}
+TENANT_RANGES: Ranges = {
+    "burst": (5, 15),
+    "weight": (1, 5),
+    "reservation": (),
+    "limit": (),
+    "servers": (["here"],),
+}
+
+
+def draw_policy(draw: random.Random) -> RatePolicy:
+    plain = draw.random() < PLAIN
+    terms = {} if plain else draw_terms(draw, RATE, RANGES)
+    capacity = "auto" if not plain and draw.random() < CHANCE / 2 else f"{CAPACITY}/s"
+    tenants: dict[str, Terms] = {name: {"limit": f"{limit}/s"} for name, limit in LIMITS.items()}
+    tenants["globex"]["reservation"] = "20/s"
+    if not plain:
+        record = RATE.keys["tenant"].shape.shape  # type: ignore[attr-defined]
+        for each in tenants.values():
+            each |= draw_terms(draw, record, TENANT_RANGES)
+        if draw.random() < CHANCE:
+            tenants["*"] = {"limit": f"{GUEST_LIMIT}/s"}
+    policy: RatePolicy = read_resource("api", "rate", {**terms, "servers": {"here": capacity}}, tenants)
+    return policy
 
 
 class DoorScenario(Scenario):
@@ -56,7 +86,7 @@ class DoorScenario(Scenario):
     decider: type[RateDecider] = RateDecider
 
     def __init__(self) -> None:
-        self.policy: Policy = parse(POLICY, "door.toml")
+        self.terms = RatePolicy(name="api", servers={})
         self.charged: dict[tuple[str, int], int] = {}
         self.told: dict[tuple[str, int], int] = {}
         self.late: str | None = None
@@ -66,14 +96,13 @@ class DoorScenario(Scenario):
         self._calm = False
         self._granted_calm = 0
 
-    @property
-    def terms(self) -> RatePolicy:
-        terms = self.policy.resources["api"]
-        assert isinstance(terms, RatePolicy)
-        return terms
-
     def nodes(self) -> Mapping[str, Boot]:
+        self.terms = draw_policy(self.sim.chance.stream("policy"))
         return {DAEMON: self._boot_daemon, **dict.fromkeys(CLIENTS, self._boot_client)}
+
+    @property
+    def tenants(self) -> tuple[str, ...]:
+        return (*LIMITS, *([GUEST] if self.terms.templates else []))
 
     # -- the daemon
 
@@ -84,6 +113,7 @@ class DoorScenario(Scenario):
         self._decider = decider
         self.clients(world, {"api": door}, grace_ns=GRACE_NS).start()
         world.spawn(self._change_policy(world, door), "operator")
+        world.spawn(look_often(world, door, self.tenants, self.sim.chance.stream("looks")), "looks")
 
     def _count(self, tenant: str, period: int, tokens: int) -> None:
         if period:
@@ -116,9 +146,11 @@ class DoorScenario(Scenario):
                 await world.clock.sleep(50 * MILLISECOND_NS)
         door = far.resources["api"]
         self._doors[world.name] = door
-        for tenant in LIMITS:
+        for tenant in self.tenants:
             for number in range(CALLERS):
                 world.spawn(self._call(world, door, tenant), f"{tenant}.{number}")
+        looks = self.sim.chance.stream(f"looks/{world.name}")
+        world.spawn(look_often(world, door, self.tenants, looks), "looks")
 
     async def _call(self, world: World, door: Resource, tenant: str) -> None:
         """Busy for a while, idle for a while; waiting, not waiting, giving back, giving up."""
@@ -126,22 +158,29 @@ class DoorScenario(Scenario):
             idle = world.random.random() < 0.05 and not self._calm
             await world.clock.sleep(SECOND_NS if idle else world.random.randrange(0, 40 * MILLISECOND_NS))
             amount = world.random.randrange(1, COST_MAX + 1) if world.random.random() < 0.2 else 1
+            if world.random.random() < IMPATIENT:
+                asking = world.spawn(self._ask(world, door, tenant, amount), f"{tenant}.impatient")
+                await world.clock.sleep(world.random.randrange(0, 40 * MILLISECOND_NS))
+                asking.cancel()
+                continue
             began, calm = world.clock.now(), self._calm
-            try:
-                if world.random.random() < 0.3:
-                    grant = door.try_acquire(tenant, amount)
-                else:
-                    grant = await door.acquire(tenant, amount, wait=world.random.choice((0.0, 0.2)))
-            except (Refused, Unknown):
-                grant = None
-            except UsageError as error:
-                self.late = f"a plain request is a mistake: {error}"
-                return
+            grant = await self._ask(world, door, tenant, amount)
             took_ns = world.clock.now() - began
             if took_ns > 460 * MILLISECOND_NS and calm:
                 self.late = f"a request that waits at most 0.2 s was answered after {took_ns / 1e9:.3f} s"
             if grant is not None:
                 await self._use(world, grant)
+
+    async def _ask(self, world: World, door: Resource, tenant: str, amount: int) -> Grant | None:
+        try:
+            if world.random.random() < 0.3:
+                return door.try_acquire(tenant, amount)
+            return await door.acquire(tenant, amount, wait=world.random.choice((0.0, 0.2)))
+        except (Refused, Unknown):
+            return None
+        except UsageError as error:
+            self.late = f"a plain request is a mistake: {error}"
+            return None
 
     async def _use(self, world: World, grant: Grant) -> None:
         if world.random.random() < 0.2:
@@ -153,7 +192,8 @@ class DoorScenario(Scenario):
                 self.late = f"{grant.tenant} was told of period {grant.period} when {self._opened} had begun"
             key = (grant.tenant, grant.period)
             self.told[key] = self.told.get(key, 0) + used
-            self._granted_calm += used if self._calm else 0
+        if self._calm and grant.fallback in (None, "shadow"):
+            self._granted_calm += used
         await world.clock.sleep(world.random.randrange(0, 5 * MILLISECOND_NS))
         if world.random.random() < 0.9:
             await grant.release()
@@ -167,7 +207,7 @@ class DoorScenario(Scenario):
 
     def check(self) -> None:
         require(self.late is None, str(self.late))
-        for tenant in LIMITS:
+        for tenant in self.tenants:
             key = (tenant, self._opened)
             self._check_told(key, self.told.get(key, 0))
         self._check_ahead()
@@ -176,7 +216,7 @@ class DoorScenario(Scenario):
         tenant, period = key
         charged = self.charged.get(key, 0)
         require(told <= charged, f"{tenant} was told of {told} tokens of period {period}, {charged} charged")
-        limit = LIMITS[tenant]
+        limit = LIMITS.get(tenant, GUEST_LIMIT) * self.terms.period_ns // SECOND_NS
         require(charged <= limit, f"{tenant} was charged {charged} in period {period}, its limit is {limit}")
 
     def _check_ahead(self) -> None:
@@ -184,6 +224,8 @@ class DoorScenario(Scenario):
         if self._decider is not None:
             if self._decider.book.leading:
                 self._opened = max(self._opened, self._decider.book.state.period)
+            if self.terms.servers["here"].capacity is None:
+                return  # of an estimate that moves
             out, most = self._decider.ahead.out, Rate.of(CAPACITY).per(PLACE_NS)
             require(out <= most, f"{out} tokens are out ahead of use, at most {most} may be")
 

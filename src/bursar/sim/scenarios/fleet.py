@@ -11,6 +11,7 @@ from __future__ import annotations
 import zlib
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import replace
+from typing import Any
 
 import msgspec
 
@@ -26,6 +27,7 @@ from bursar.fleet import changes, layout, tenants
 from bursar.fleet.documents import SCHEMA
 from bursar.fleet.following import FleetView, Follower
 from bursar.fleet.layout import Head, NodeRecord
+from bursar.fleet.retries import renew
 from bursar.policy import ClaimPolicy, Policy
 from bursar.sim.scenario import Boot, Scenario, require
 from bursar.world import MILLISECOND_NS, SECOND_NS, Create, World
@@ -60,7 +62,6 @@ class FleetScenario(Scenario):
     session_timeout_ns = SECOND_NS
     follower: type[Follower] = Follower
     view: type[FleetView] = FleetView
-    set_tenants = staticmethod(tenants.set_tenants)
 
     def __init__(self) -> None:
         self.followers: dict[str, Follower] = {}
@@ -132,11 +133,19 @@ class FleetScenario(Scenario):
             text = TEXT.format(aging=world.random.randrange(1, 1000))
             await changes.apply(store, text, by=world.name, at_ns=at_ns)
             return
+        if world.random.random() < 0.2:
+            head = layout.read((await store.get(layout.HEAD))[0], Head)
+            number = world.random.randrange(max(1, head.version - 2), head.version + 1)
+            await changes.rollback(store, number, by=world.name, at_ns=at_ns)
+            return
         name = world.random.choice(NAMES)
         known = await tenants.show_tenant(store, "cache", name)
         removed = known is not None and world.random.random() < 0.3
         terms = None if removed else {"weight": world.random.randrange(1, 1000)}
         await self.set_tenants(store, "cache", {name: terms}, by=world.name, at_ns=at_ns)
+
+    async def set_tenants(self, *arguments: Any, **options: Any) -> None:
+        await tenants.set_tenants(*arguments, **options)
 
     # -- the truth
 
@@ -195,14 +204,6 @@ def read_terms(policy: Policy) -> tuple[int, dict[str, int]]:
     assert isinstance(claim, ClaimPolicy)
     weights = {name: tenant.weight for name, tenant in sorted(claim.tenants.items())}
     return claim.aging_ns // SECOND_NS, weights
-
-
-async def renew(world: World, expired: int) -> None:
-    if world.store.session == expired:
-        try:
-            await world.store.renew()
-        except StoreUnknownError:
-            return
 
 
 SCENARIO = FleetScenario

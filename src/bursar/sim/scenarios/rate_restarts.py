@@ -6,7 +6,7 @@ lost; some restarts are the machine's, and its clock begins anew.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from bursar.book import Effects, Record
@@ -15,8 +15,9 @@ from bursar.rates.blocks import Blocks
 from bursar.rates.server import ServerBook
 from bursar.sim.faults import Faults
 from bursar.sim.scenario import require
+from bursar.sim.scenarios.rate.policies import SERVERS
 from bursar.sim.scenarios.rate.small import LIMIT, SMALL_PERIOD_NS, ServerNode, SmallRate, Tokens
-from bursar.sim.scenarios.rate.world import SERVERS, RateScenario
+from bursar.sim.scenarios.rate.world import RateScenario
 from bursar.sim.search import Budget, Move
 from bursar.sim.search import State as SearchState
 from bursar.world import MILLISECOND_NS, SECOND_NS, World
@@ -31,8 +32,7 @@ class RestartingRateScenario(RateScenario):
 
     duration_ns = 8 * SECOND_NS
     settle_ns = 10 * SECOND_NS
-    period_ns = 1_200 * MILLISECOND_NS
-    interval_ns = 300 * MILLISECOND_NS
+    fixed: Mapping[str, Any] = {"period": "1200ms", "interval": "300ms", "drift_ppm": 10_000}
     compact_bytes = 300
     blocks: type[Blocks] = Blocks
 

@@ -1,5 +1,6 @@
 """One client process: `python -m ...client URL TENANT STREAMS SECONDS` prints, as JSON, what it was told
-by period, when it first heard of each period, and how its calls failed."""
+by period, when it first heard of each period, what it was told in each twentieth of a second, and how its
+calls failed."""
 
 from __future__ import annotations
 
@@ -12,6 +13,7 @@ from typing import Any
 
 import bursar
 from bursar.errors import Refused, Unknown
+from bursar_lab.experiments.fleet.processes import BIN_S
 
 WAIT_S = 1.0
 
@@ -19,6 +21,7 @@ WAIT_S = 1.0
 async def run(url: str, tenant: str, streams: int, seconds: float) -> dict[str, Any]:
     told: Counter[int] = Counter()
     seen: dict[int, float] = {}
+    served: Counter[int] = Counter()
     failed: Counter[str] = Counter()
     async with await bursar.connect(url, timeout=20) as b:
         resource = b.resource("api")
@@ -31,6 +34,7 @@ async def run(url: str, tenant: str, streams: int, seconds: float) -> dict[str, 
                         if grant.fallback is None:
                             told[grant.period] += 1
                             seen.setdefault(grant.period, time.time())
+                            served[int(time.time() / BIN_S)] += 1
                         else:
                             failed[grant.fallback] += 1
                             await asyncio.sleep(0.005)
@@ -42,7 +46,7 @@ async def run(url: str, tenant: str, streams: int, seconds: float) -> dict[str, 
                     await asyncio.sleep(0.005)
 
         await asyncio.gather(*(ask() for _ in range(streams)))
-    return {"tenant": tenant, "told": told, "seen": seen, "failed": failed}
+    return {"tenant": tenant, "told": told, "seen": seen, "served": served, "failed": failed}
 
 
 if __name__ == "__main__":

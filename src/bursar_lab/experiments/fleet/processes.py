@@ -15,6 +15,8 @@ from bursar_lab.processes import Process, await_port
 
 CLIENT = "bursar_lab.experiments.fleet.client"
 COMMAND_TIMEOUT_S = 60
+BIN_S = 0.05
+"""Clients count what they were told by parts of a second so long."""
 
 
 class Fleet:

@@ -1,41 +1,56 @@
-"""Starts the processes of a live run, may kill some of them, and gathers what they left behind."""
+"""Starts the processes of a live run and gathers what the clients were told: `bursar serve` for each server,
+on one store, at default settings but for what the plan's policy says; memcached or a file behind it; and
+clients of the public API, each with a part of the tenants."""
 
 from __future__ import annotations
 
+import asyncio
+import json
 import os
 import shutil
-import signal
 import socket
 import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 
 import msgspec
 
+import bursar
 from bursar.demo.ports import find_free_port
 from bursar.errors import BursarError, UsageError
 from bursar.integrations.file_backend import make_file
 from bursar.world import SECOND_NS
-from bursar_lab.experiments.rates_live.ledger import Whole, read_ledgers
-from bursar_lab.experiments.rates_live.node import Config, Opening, Round, ServerReport
-from bursar_lab.experiments.rates_live.plan import Plan
+from bursar_lab.experiments.fleet.processes import Fleet
+from bursar_lab.experiments.rates_live.plan import RESOURCE, Config, Plan
+from bursar_lab.experiments.rates_live.tally import Tally, Whole, add_up, boot_ns
 from bursar_lab.processes import await_port
 
 START_S = 0.5
-GRACE_S = 30.0
-RUN_NODE = "import sys; from bursar_lab.experiments.rates_live.node import main; main(sys.argv[1:])"
+SETTLE_S = 2.0
+GRACE_S = 60.0
+CLIENTS = 2
+CLIENT = "bursar_lab.experiments.rates_live.client"
 CORES = os.cpu_count() or 1
-MEMORY = "/dev/shm" if os.path.isdir("/dev/shm") else None
-"""Where ledgers are: a page of a file on a disk can stop whoever writes to it while it is synced."""
 
 
-def boot_ns() -> int:
-    return time.clock_gettime_ns(time.CLOCK_BOOTTIME)
+@dataclass(frozen=True)
+class Talk:
+    """What the controllers said of a run: rounds, messages between them and the servers, and the seconds
+    that went by between asking the servers and their last acknowledgement, less those of computing."""
+
+    rounds: int
+    messages: int
+    talking_s: float
+
+    def __sub__(self, other: Talk) -> Talk:
+        return Talk(
+            self.rounds - other.rounds, self.messages - other.messages, self.talking_s - other.talking_s
+        )
 
 
 @dataclass
@@ -45,14 +60,10 @@ class Outcome:
     plan: Plan
     began_at: int
     ended_at: int
-    ledgers: dict[str, tuple[Whole, Whole]]
-    openings: dict[int, int]
-    leaders: list[Opening]
-    rounds: list[Round]
-    reports: list[ServerReport]
+    tally: Tally
+    talk: Talk
     cpu_s: float
     backend_counted: int
-    events: list[tuple[str, int]] = field(default_factory=list)
 
     @property
     def used(self) -> float:
@@ -60,202 +71,123 @@ class Outcome:
         return self.cpu_s / (CORES * (self.ended_at - self.began_at) / SECOND_NS)
 
     @property
-    def charged(self) -> Whole:
-        """Requests by period and tenant, over all lives of all servers."""
-        total: Whole = sum(periods for periods, _ in self.ledgers.values())  # type: ignore[assignment]
-        return total
+    def openings(self) -> dict[int, int]:
+        """When a client was first told of each period."""
+        return dict(sorted(self.tally.seen.items()))
 
     @property
     def slices(self) -> Whole:
-        total: Whole = sum(slices for _, slices in self.ledgers.values())  # type: ignore[assignment]
-        return total
+        return self.tally.slices
+
+    @property
+    def communication(self) -> float:
+        """The part of the time that went by with talking."""
+        return self.talk.talking_s * SECOND_NS / (self.ended_at - self.began_at)
 
 
-class Cluster:
-    """The processes of one run, while it runs."""
-
-    def __init__(self, plan: Plan, folder: Path, ledgers: Path, targets: dict[str, str]) -> None:
-        self.plan = plan
-        self.folder = folder
-        self.ledgers = ledgers
-        self.began_at = 0
-        self.events: list[tuple[str, int]] = []
-        self._targets = targets
-        self._children: dict[str, subprocess.Popen[str]] = {}
-        self._addresses: dict[str, str] = {}
-
-    def start(self, controllers: int) -> None:
-        self._launch_all("server", self.plan.servers)
-        self._launch_all("controller", [f"c{k + 1}" for k in range(controllers)])
-        self.began_at = boot_ns() + int(START_S * SECOND_NS)
-        for name in self._children:
-            self._begin(name)
-
-    def _launch_all(self, role: str, names: Iterator[str] | list[str] | tuple[str, ...]) -> None:
-        """All at once, then wait for each."""
-        names = list(names)
-        for name in names:
-            self._launch(role, name)
-        for name in names:
-            self._await_ready(name)
-
-    def _launch(self, role: str, name: str) -> None:
-        peers = dict(self._addresses) if role == "controller" else {}
-        config = Config(
-            name=name,
-            folder=str(self.folder),
-            ledgers=str(self.ledgers),
-            plan=self.plan,
-            target=self._targets.get(name, ""),
-            peers=peers,
-        )
-        path = self.folder / f"{name}.json"
-        path.write_bytes(msgspec.json.encode(config))
-        self._children[name] = subprocess.Popen(
-            [sys.executable, "-c", RUN_NODE, role, str(path)],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            text=True,
-        )
-
-    def _await_ready(self, name: str) -> None:
-        stream = self._children[name].stdout
-        assert stream is not None
-        line = stream.readline()
-        if not line.startswith("ready "):
-            raise BursarError(f"{name} did not start: it ended with {self._children[name].wait(GRACE_S)}")
-        self._addresses.setdefault(name, line.split()[1])
-
-    def _begin(self, name: str) -> None:
-        stream = self._children[name].stdin
-        assert stream is not None
-        stream.write(f"{self.began_at}\n")
-        stream.flush()
-
-    def kill(self, name: str) -> None:
-        """kill -9."""
-        self.events.append((f"{name} killed", boot_ns()))
-        self._children[name].send_signal(signal.SIGKILL)
-        self._children[name].wait(GRACE_S)
-
-    def find_leader(self) -> str:
-        """Which controller opened or took over a period last, by what they wrote."""
-        last = max(read_rounds(self.folder), key=lambda found: found[1].began_at)
-        return last[0]
-
-    def wait_until(self, moment_s: float) -> None:
-        time.sleep(max(0.0, (self.began_at + moment_s * SECOND_NS - boot_ns()) / SECOND_NS))
-
-    def cpu_s(self) -> float:
-        return sum(read_cpu_s(child.pid) for child in self._children.values() if child.poll() is None)
-
-    def finish(self) -> None:
-        for child in self._children.values():
-            if child.poll() is None:
-                child.terminate()
-        for name, child in self._children.items():
-            code = child.wait(GRACE_S)
-            if code not in (0, -signal.SIGKILL):
-                raise BursarError(f"{name} ended with {code}")
-
-    def close(self) -> None:
-        for child in self._children.values():
-            if child.poll() is None:
-                child.kill()
-                child.wait()
-            for stream in (child.stdin, child.stdout):
-                if stream is not None:
-                    stream.close()
-
-
-def run_plan(
-    plan: Plan,
-    *,
-    controllers: int = 1,
-    during: Callable[[Cluster], None] | None = None,
-    file: Path | None = None,
-) -> Outcome:
+def run_plan(plan: Plan, *, file: Path | None = None) -> Outcome:
     """One run on real processes; nothing of it stays behind, but for `file`, the data file."""
     with ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="bursar-rates-")))
-        ledgers = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="bursar-rates-", dir=MEMORY)))
         backends: list[subprocess.Popen[bytes]] = []
-        targets = {}
-        if plan.backend == "file":
-            path = file or folder / "data"
-            make_file(path, plan.file_bytes)
-            targets = dict.fromkeys(plan.servers, str(path))
-        else:
-            for server in plan.servers:
-                address, process = stack.enter_context(run_memcached())
-                targets[server] = address
-                backends.append(process)
-        cluster = Cluster(plan, folder, ledgers, targets)
-        stack.callback(cluster.close)
-        cluster.start(controllers if plan.controlled else 0)
-        cluster.wait_until(0.0)
-        counted = sum(map(count_commands, targets.values())) if backends else 0
-        spent_s = cluster.cpu_s() + sum(read_cpu_s(process.pid) for process in backends)
-        if during is not None:
-            during(cluster)
-        cluster.wait_until(plan.duration_s)
-        spent_s = cluster.cpu_s() + sum(read_cpu_s(process.pid) for process in backends) - spent_s
-        ended_at = boot_ns()
-        cluster.finish()
-        if backends:
-            counted = sum(map(count_commands, targets.values())) - counted
-        return _gather(plan, cluster, folder, ended_at, spent_s, counted)
+        targets = _start_backends(plan, file or folder / "data", stack, backends)
+        fleet = Fleet(folder, f"sqlite://{folder}/store.db")
+        stack.callback(fleet.stop)
+        _start_fleet(fleet, plan)
+        clients = [_start_client(fleet, plan, number, targets) for number in range(CLIENTS)]
+        for client in clients:
+            stack.callback(_end, client)
+        return _watch(plan, fleet, clients, backends, targets)
 
 
-def _gather(
-    plan: Plan, cluster: Cluster, folder: Path, ended_at: int, cpu_s: float, backend_counted: int
-) -> Outcome:
-    lines = [line for _, line in read_rounds(folder)]
-    leaders = read_openings(folder)
-    openings: dict[int, int] = {}
-    for opening in leaders:
-        openings.setdefault(opening.period, opening.at)
-    if not plan.controlled:
-        count = int(plan.duration_s / plan.period_s)
-        openings = {k + 1: cluster.began_at + k * plan.period_ns for k in range(count + 1)}
-    decode = msgspec.json.Decoder(ServerReport).decode
-    return Outcome(
+def _start_backends(
+    plan: Plan, data: Path, stack: ExitStack, backends: list[subprocess.Popen[bytes]]
+) -> dict[str, str]:
+    if plan.backend == "file":
+        make_file(data, plan.file_bytes)
+        return dict.fromkeys(plan.servers, str(data))
+    targets = {}
+    for server in plan.servers:
+        targets[server], process = stack.enter_context(run_memcached())
+        backends.append(process)
+    return targets
+
+
+def _start_fleet(fleet: Fleet, plan: Plan) -> None:
+    """The first node takes the policy along; the others find it in the store."""
+    for server in plan.servers:
+        fleet.start(server)
+    fleet.apply(plan.write_policy())
+
+
+def _start_client(
+    fleet: Fleet, plan: Plan, number: int, targets: dict[str, str]
+) -> subprocess.Popen[str]:
+    config = Config(
+        name=f"c{number + 1}",
         plan=plan,
-        began_at=cluster.began_at,
-        ended_at=ended_at,
-        ledgers=read_ledgers(cluster.ledgers, plan),
-        openings=openings,
-        leaders=leaders,
-        rounds=lines,
-        reports=[decode(path.read_bytes()) for path in sorted(folder.glob("*.report"))],
-        cpu_s=cpu_s,
-        backend_counted=backend_counted,
-        events=cluster.events,
+        tenants=plan.tenants[number::CLIENTS],
+        urls={server: fleet.url(server) for server in plan.servers},
+        targets=targets,
     )
+    path = fleet.folder / f"{config.name}.json"
+    path.write_bytes(msgspec.json.encode(config))
+    command = [sys.executable, "-m", CLIENT, str(path)]
+    return subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
 
 
-def read_rounds(folder: Path) -> list[tuple[str, Round]]:
-    """(name of the controller, round), in order of time."""
-    found = []
-    for path in folder.glob("*.rounds"):
-        for line in _whole_lines(path):
-            if line.count(b",") == 5:
-                found.append((path.name.split(".")[0], msgspec.json.decode(line, type=Round)))
-    return sorted(found, key=lambda pair: pair[1].began_at)
+def _watch(
+    plan: Plan,
+    fleet: Fleet,
+    clients: list[subprocess.Popen[str]],
+    backends: list[subprocess.Popen[bytes]],
+    targets: dict[str, str],
+) -> Outcome:
+    for client in clients:
+        assert client.stdout is not None
+        if client.stdout.readline() != "ready\n":
+            raise BursarError(f"a client did not start: it ended with {client.wait(GRACE_S)}")
+    time.sleep(SETTLE_S)
+    pids = [node.pid for node in fleet.nodes.values()]
+    pids += [client.pid for client in clients] + [backend.pid for backend in backends]
+    began_at = boot_ns() + int(START_S * SECOND_NS)
+    before = asyncio.run(_read_talk(fleet))
+    for client in clients:
+        assert client.stdin is not None
+        client.stdin.write(f"{began_at}\n")
+        client.stdin.flush()
+    time.sleep((began_at - boot_ns()) / SECOND_NS)
+    counted = sum(map(count_commands, targets.values())) if backends else 0
+    spent_s = sum(map(read_cpu_s, pids))
+    time.sleep((began_at - boot_ns()) / SECOND_NS + plan.duration_s - 0.1)
+    spent_s = sum(map(read_cpu_s, pids)) - spent_s
+    talk = asyncio.run(_read_talk(fleet)) - before
+    said = [json.loads(client.communicate(timeout=GRACE_S)[0]) for client in clients]
+    ended_at = began_at + round(plan.duration_s * SECOND_NS)
+    counted = sum(map(count_commands, targets.values())) - counted if backends else 0
+    return Outcome(plan, began_at, ended_at, add_up(plan, said), talk, spent_s, counted)
 
 
-def read_openings(folder: Path) -> list[Opening]:
-    found = []
-    for path in folder.glob("*.rounds"):
-        for line in _whole_lines(path):
-            if line.count(b",") == 2:
-                found.append(msgspec.json.decode(line, type=Opening))
-    return sorted(found, key=lambda opening: opening.at)
+async def _read_talk(fleet: Fleet) -> Talk:
+    """Of all nodes: each may have led for a while."""
+    rounds = messages = 0
+    talking_s = 0.0
+    for name in fleet.nodes:
+        async with await bursar.connect(fleet.url(name)) as b:
+            found = (await b.statistics(RESOURCE, most=1)).part
+            rounds += found["rounds"]
+            messages += found["messages"]
+            talking_s += found["talking_s"]
+    return Talk(rounds, messages, talking_s)
 
 
-def _whole_lines(path: Path) -> list[bytes]:
-    """Whoever wrote it may have been killed in the middle of the last one."""
-    return path.read_bytes().split(b"\n")[:-1]
+def _end(client: subprocess.Popen[str]) -> None:
+    if client.poll() is None:
+        client.kill()
+        client.wait()
+    for stream in (client.stdin, client.stdout):
+        if stream is not None:
+            stream.close()
 
 
 # -- memcached --------------------------------------------------------------------------------

@@ -65,15 +65,11 @@ def intervals(out: pathlib.Path, quick: bool) -> dict[str, Any]:
 
 def _describe(name: str, outcome: Outcome) -> dict[str, Any]:
     found = measure(outcome)
-    rounds = len(outcome.rounds)
-    grants = sum(len(report.grants) for report in outcome.reports)
-    # Each round asks every server and hears from it; each grant is acknowledged.
-    messages = 2 * rounds * len(SERVERS) + 2 * grants
     periods = max(1, len(outcome.openings))
     return {
         "intervals": name,
-        "rounds a period": rounds / periods,
-        "messages a period": messages / periods,
+        "rounds a period": outcome.talk.rounds / periods,
+        "messages a period": outcome.talk.messages / periods,
         "reservations met": f"{found.met_part:.2%} of {found.met.size}",
         "nobody could have met": found.infeasible,
         "over a limit": found.over_limit,

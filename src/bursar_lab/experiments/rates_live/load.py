@@ -1,27 +1,26 @@
-"""Tenants that send to one server: continuously backlogged, or at a pace of their own."""
+"""Tenants that send to servers: continuously backlogged, or at a pace of their own. Each request acquires
+from the server's daemon and goes to the server's backend while it holds the grant."""
 
 from __future__ import annotations
 
 import asyncio
 import heapq
 import random
-from collections.abc import Awaitable, Callable
+from collections.abc import Mapping
 from typing import Protocol
 
+from bursar.errors import Refused, Unknown
 from bursar.integrations.file_backend import FileBackend
 from bursar.integrations.memcached_backend import MemcachedBackend
-from bursar.rates import choices
-from bursar.rates.dispatcher import Dispatcher
-from bursar.resource import Granted, Ticket
-from bursar.world import SECOND_NS, World
+from bursar.resource.door import Resource
+from bursar.world import SECOND_NS
 from bursar_lab.experiments.rates_live.plan import Flow, Plan
+from bursar_lab.experiments.rates_live.tally import Tally, boot_ns
 from bursar_lab.experiments.ycsb import Workload
 
-WAIT_NS = 3600 * SECOND_NS
+WAIT_S = 5.0
 TICK_S = 0.004
 LOAD_AT_ONCE = 500
-
-Perform = Callable[[], Awaitable[None]]
 
 
 class Requests(Protocol):
@@ -89,34 +88,36 @@ class FileRequests:
 
 
 class Load:
-    """All tenants' requests to one server, from `began_at` on."""
+    """One client's requests to one server, from `began_at` on, until its tasks are cancelled."""
 
-    def __init__(self, world: World, plan: Plan, server: str, queues: Dispatcher, requests: Requests) -> None:
-        self._world = world
-        self._queues = queues
-        self._requests = requests
+    def __init__(self, flows: Mapping[str, list[Flow]], plan: Plan, tally: Tally) -> None:
         self._outstanding = plan.outstanding
-        self._flows = plan.flows_to(server)
+        self._flows = flows
+        self._tally = tally
         self._began_at = 0
-        self._sending = {tenant: asyncio.Event() for tenant in self._flows}
-        self._unanswered = dict.fromkeys(self._flows, 0)
-        self.done = 0
-        self.dropped = 0
+        self._sending = {tenant: asyncio.Event() for tenant in flows}
+        self._unanswered = dict.fromkeys(flows, 0)
+        self.tasks: set[asyncio.Task[None]] = set()
 
-    def start(self, began_at: int) -> None:
-        self._began_at = began_at
+    def start(self, began_at: int, resource: Resource, requests: Requests) -> None:
+        self._began_at, self._resource, self._requests = began_at, resource, requests
         paced = [flow for flows in self._flows.values() for flow in flows if flow.rate is not None]
         if paced:
-            self._world.spawn(self._send_paced(paced), "load.paced")
+            self._spawn(self._send_paced(paced))
         for tenant, flows in self._flows.items():
             backlogged = [flow for flow in flows if flow.rate is None]
             if backlogged:
-                self._world.spawn(self._switch(tenant, backlogged), f"load.{tenant}")
+                self._spawn(self._switch(tenant, backlogged))
                 for _ in range(self._outstanding):
-                    self._world.spawn(self._send_backlogged(tenant), f"load.{tenant}")
+                    self._spawn(self._send_backlogged(tenant))
+
+    def _spawn(self, work: object) -> None:
+        task: asyncio.Task[None] = asyncio.ensure_future(work)  # type: ignore[call-overload]
+        self.tasks.add(task)
+        task.add_done_callback(self.tasks.discard)
 
     async def _until(self, moment_s: float) -> None:
-        await self._world.clock.sleep(self._began_at + int(moment_s * SECOND_NS) - self._world.clock.now())
+        await asyncio.sleep(max(0.0, (self._began_at - boot_ns()) / SECOND_NS + moment_s))
 
     async def _switch(self, tenant: str, flows: list[Flow]) -> None:
         for flow in flows:
@@ -136,7 +137,7 @@ class Load:
         heapq.heapify(due)
         while due:
             await asyncio.sleep(TICK_S)
-            now_s = (self._world.clock.now() - self._began_at) / SECOND_NS
+            now_s = (boot_ns() - self._began_at) / SECOND_NS
             while due and due[0][0] <= now_s:
                 at_s, number, flow = due[0]
                 assert flow.rate is not None, "paced"
@@ -148,10 +149,10 @@ class Load:
 
     def _begin(self, tenant: str) -> None:
         if self._unanswered[tenant] >= self._outstanding:
-            self.dropped += 1
+            self._tally.fail("not sent")
         else:
             self._unanswered[tenant] += 1
-            self._world.spawn(self._send_one(tenant), f"load.{tenant}")
+            self._spawn(self._send_one(tenant))
 
     async def _send_one(self, tenant: str) -> None:
         try:
@@ -160,13 +161,16 @@ class Load:
             self._unanswered[tenant] -= 1
 
     async def _send(self, tenant: str) -> None:
-        ticket = Ticket(tenant, 1, wait_ns=WAIT_NS)
-        choices.decide_among([self._queues], ticket)
-        granted = await ticket.wait()
-        if not isinstance(granted, Granted):
-            return
         try:
-            await self._requests.perform()
-            self.done += 1
-        finally:
-            self._queues.finish(granted.data)
+            async with self._resource.acquire(tenant, wait=WAIT_S) as grant:
+                if grant.fallback is None:
+                    self._tally.count(tenant, grant.period)
+                else:
+                    self._tally.fail(grant.fallback)
+                await self._requests.perform()
+        except Refused as refused:
+            self._tally.fail("refused")
+            await asyncio.sleep(refused.retry_after or TICK_S)
+        except Unknown:
+            self._tally.fail("unknown")
+            await asyncio.sleep(TICK_S)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from itertools import pairwise
 
 import numpy as np
 import numpy.typing as npt
@@ -11,7 +10,7 @@ import numpy.typing as npt
 from bursar.rates.allocation import allocate
 from bursar.world import SECOND_NS
 from bursar_lab.experiments.rates_live.cluster import Outcome
-from bursar_lab.experiments.rates_live.ledger import Whole
+from bursar_lab.experiments.rates_live.tally import Whole
 
 MET = 0.99
 """A reservation counts as met from this part of it on."""
@@ -70,12 +69,12 @@ def measure(outcome: Outcome) -> Findings:
     periods = [
         period
         for period, at in sorted(outcome.openings.items())
-        if at >= from_ns and at + plan.period_ns <= to_ns and period < plan.periods - 1
+        if at >= from_ns and at + plan.period_ns <= to_ns
     ]
     largest = np.iinfo(np.int64).max
     return Findings(
         periods=periods,
-        served=outcome.charged[periods],
+        served=np.array([outcome.tally.periods[period] for period in periods]),
         reservation=np.array([terms[0] for terms in plan.terms.values()], np.int64),
         limit=np.array(
             [largest if terms[1] is None else terms[1] for terms in plan.terms.values()], np.int64
@@ -112,41 +111,6 @@ def find_feasible(outcome: Outcome, opened_at: int) -> Flags:
     )
     got = found.granted - found.shortfall
     return np.asarray(got >= 1_000 * MET * reservation, bool)
-
-
-@dataclass(frozen=True)
-class Talk:
-    """One round: nanoseconds between its first report and its last token on a server, less those in
-    which the allocation was computed; and how many grants it took."""
-
-    period: int
-    talking_ns: int
-    grants: int
-
-
-def find_talks(outcome: Outcome) -> list[Talk]:
-    arrivals: dict[tuple[int, int], int] = {}
-    for report in outcome.reports:
-        for epoch, sequence, at in report.grants:
-            arrivals[epoch, sequence] = at
-    talks = []
-    for this, following in pairwise(outcome.rounds):
-        last = following.after if following.epoch == this.epoch else this.after + len(outcome.plan.servers)
-        numbers = range(this.after + 1, last + 1)
-        arrived = [arrivals[this.epoch, k] for k in numbers if (this.epoch, k) in arrivals]
-        if arrived:
-            talking_ns = max(arrived) - this.reported_at - (this.ended_at - this.began_at)
-            talks.append(Talk(this.period, talking_ns, len(arrived)))
-    return talks
-
-
-def measure_communication(outcome: Outcome) -> list[float]:
-    """By period, the part of it that went by with talking."""
-    by_period: dict[int, int] = {}
-    for talk in find_talks(outcome):
-        by_period[talk.period] = by_period.get(talk.period, 0) + talk.talking_ns
-    whole = sorted(by_period)[1:-1]
-    return [by_period[period] / outcome.plan.period_ns for period in whole]
 
 
 def measure_gap(outcome: Outcome) -> float:

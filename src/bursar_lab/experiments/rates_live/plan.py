@@ -1,4 +1,5 @@
-"""What a live run does: who is promised what, who sends where and when, on which servers."""
+"""What a live run does: who is promised what, who sends where and when, on which servers; and the policy
+that says so to `bursar serve`."""
 
 from __future__ import annotations
 
@@ -8,9 +9,9 @@ from typing import Literal
 
 import msgspec
 
-from bursar.rates.terms import Terms
 from bursar.world import SECOND_NS
 
+RESOURCE = "live"
 OUTSTANDING = 5
 SLICE_NS = 20_000_000
 """Service is recorded in slices of this length, for the figures."""
@@ -29,7 +30,7 @@ class Flow(msgspec.Struct, frozen=True, array_like=True):
 
 class Plan(msgspec.Struct, frozen=True, kw_only=True):
     """One run. Times count from the moment at which tenants begin to send; reservations and
-    limits are requests a period."""
+    limits are requests a period. `paced` and the fixed interval are the defaults."""
 
     servers: tuple[str, ...]
     rate: float
@@ -39,6 +40,7 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
     flows: tuple[Flow, ...]
     duration_s: float
     controlled: bool = True
+    paced: bool = True
     adaptive: bool = False
     backend: Literal["memcached", "file"] = "memcached"
     outstanding: int = OUTSTANDING
@@ -46,8 +48,6 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
     records: int = 10_000
     record_bytes: int = 4096
     file_bytes: int = 1 << 30
-    session_timeout_s: float = 10.0
-    drift_ppm: int = 1_000
     seed: int = 1
 
     @property
@@ -68,17 +68,29 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
         return round((self.duration_s + 2 * self.period_s) * SECOND_NS) // SLICE_NS + 1
 
     @property
-    def periods(self) -> int:
-        """Rows of the record of periods; they are numbered from 1."""
-        return round(self.duration_s / self.period_s) + 20
-
-    @property
     def capacity(self) -> int:
         """Requests a period, of all servers."""
         return round(self.rate * self.period_s * len(self.servers))
 
-    def make_terms(self) -> dict[str, Terms]:
-        return {name: Terms(reservation, limit) for name, (reservation, limit) in self.terms.items()}
+    def write_policy(self) -> str:
+        """Without control nobody is promised anything: the servers take turns."""
+        lines = [
+            f"[resource.{RESOURCE}]",
+            'kind = "rate"',
+            f'period = "{self.period_s:g}s"',
+            f'interval = "{"auto" if self.adaptive else f"{self.interval_ns // 1_000_000}ms"}"',
+            f"pacing = {str(self.paced).lower()}",
+            "servers = {" + ", ".join(f'{name} = "{self.rate:g}/s"' for name in self.servers) + "}",
+            f"[resource.{RESOURCE}.tenant]",
+        ]
+        return "\n".join([*lines, *(self._write_terms(tenant) for tenant in self.terms)]) + "\n"
+
+    def _write_terms(self, tenant: str) -> str:
+        reservation, limit = self.terms[tenant] if self.controlled else (0, None)
+        per = f"{self.period_s:g}s"
+        terms = [f'reservation = "{reservation}/{per}"'] if reservation else []
+        terms += [f'limit = "{limit}/{per}"'] if limit is not None else []
+        return f"{tenant} = {{ {', '.join(terms)} }}"
 
     def flows_to(self, server: str) -> dict[str, list[Flow]]:
         """By tenant, in order of time."""
@@ -87,6 +99,17 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
             if flow.server == server:
                 found.setdefault(flow.tenant, []).append(flow)
         return found
+
+
+class Config(msgspec.Struct, frozen=True, kw_only=True):
+    """What a client process is told. `tenants`: who sends from it; `urls`: the daemons, by server;
+    `targets`: the memcacheds behind them, or the file."""
+
+    name: str
+    plan: Plan
+    tenants: tuple[str, ...]
+    urls: Mapping[str, str]
+    targets: Mapping[str, str]
 
 
 def draw_moves(

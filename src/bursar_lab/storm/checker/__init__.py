@@ -14,7 +14,8 @@ what the documentation promises.
 - `spans`, `troubles`  stretches of time: the machine stood, a fault was open, all was calm
 - `windows`            the fullest stretches among many operations
 - one module for each promise, each with `check(history) -> list[Breach]`: `answers`, `rates`,
-  `reservations`, `pools`, `shares`, `fallbacks`, `quotas`, `claims`, `liveness`, `rights`
+  `reservations`, `pools`, `shares`, `fallbacks`, `quotas`, `claims`, `liveness`, `rights`,
+  `metrics`; `holds` is a part of `quotas`
 - `verdict`            all of them together, written to `verdict.json` and for people
 
 **The rule.** A right history is never called wrong. Where something cannot be known from outside, what

@@ -6,9 +6,10 @@ releasing, submitting) may take longer, but ends in nothing else either: "error"
 
 **Left out.** Time in which the machine stood still does not count, nor time in which the client itself
 (over HTTP also the node) was ready to run and had no processor, by what the kernel told the witness. A
-client that the nemesis paused is not judged by operations that the pause touched. Where nothing came back
-at all over HTTP (`lost`), the time is that of the client's own timeout, for which bursar cannot answer. A
-cancelled operation is judged like any other: it should have ended even sooner.
+client that the nemesis paused is not judged by operations that the pause touched, and over HTTP, where the
+node keeps the time, nor is one that may have asked a paused node. Where nothing came back at all over HTTP
+(`lost`), the time is that of the client's own timeout, for which bursar cannot answer. A cancelled
+operation is judged like any other: it should have ended even sooner.
 """
 
 from __future__ import annotations
@@ -29,14 +30,15 @@ MILLISECOND_NS = 1_000_000
 
 def check(history: History) -> list[Breach]:
     found = []
-    paused = {client: Spans(history.troubles.spans_of(PAUSING, client)) for client in history.clients}
+    names = history.clients | history.nodes
+    paused = {name: Spans(history.troubles.spans_of(PAUSING, name)) for name in names}
     for op in history.operations:
         if op.answer is None:
             continue
         history.judged[PROMISE] += 1
         if op.answer.is_ not in ALLOWED:
             found.append(_tell_wrong(op))
-        elif op.op in ACQUIRING and _is_late(history, op) and not _touches(paused[name_of(op)], op):
+        elif op.op in ACQUIRING and _is_late(history, op) and not _was_paused(paused, op):
             found.append(_tell_late(op))
     return found
 
@@ -59,8 +61,9 @@ def _is_late(history: History, op: Line) -> bool:
     return op.end - op.at - history.still_ns(op, op.end) > allowed_ns
 
 
-def _touches(paused: Spans, op: Line) -> bool:
-    return paused.touch(op.at, op.done_at)
+def _was_paused(paused: dict[str, Spans], op: Line) -> bool:
+    keepers = [name_of(op), *(op.nodes or () if op.via == "http" else ())]
+    return any(paused[name].touch(op.at, op.done_at) for name in keepers)
 
 
 def _tell_wrong(op: Line) -> Breach:

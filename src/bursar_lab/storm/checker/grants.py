@@ -8,7 +8,7 @@ of 100 was sent and its answer lost, 30; if a settlement was refused as wrong us
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from bursar_lab.storm.checker.lines import ACQUIRING, ENDING, Answer, Line
 
@@ -27,6 +27,8 @@ class Grant:
     """What was surely used of it: all, unless something was given back."""
     ended_at: int | None = None
     """When its holder began to let go of it."""
+    ends: list[Line] = field(default_factory=list)
+    """The lines that say that it was settled or released, and is."""
 
     @property
     def file(self) -> str:
@@ -85,8 +87,12 @@ class Told:
         if op.id:
             ids.add((op.resource or "", op.id))
         # One acquisition may have been told several times: what is said of one is said of all.
-        for grant in [*own, *(grant for id in ids for grant in self._by_id.get(id, ()))]:
+        told = [*own, *(grant for named in ids for grant in self._by_id.get(named, ()))]
+        for grant in told:
             _give_back(grant, op)
+        if op.answer is not None and op.answer.is_ == "done":
+            for grant in {id(grant): grant for grant in told}.values():
+                grant.ends.append(op)
 
 
 def _give_back(grant: Grant, op: Line) -> None:

@@ -8,7 +8,7 @@ nothing, and what a client was told that it used is charged.
 So: over distinct acquisitions (one `id` is one, however often it was told), what was surely used is at
 most the highest limit that any text or setting of the run gave, plus all that was ever topped up. Two
 grants of one key with different ids are two charges. When all is healed, `bursar quota show` says
-`missing` 0, and has at least as much charged as clients were told.
+`missing` 0, and has at least as much charged as clients were told. What is held is judged by `holds`.
 
 **Left out.** What was settled counts as settled even where the answer was lost, and an acquisition that
 was told twice counts once: both make the sum less. A key whose grant was, or may have been, given back
@@ -26,6 +26,7 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from fractions import Fraction
 
+from bursar_lab.storm.checker import holds
 from bursar_lab.storm.checker.breaches import Breach, make_breach
 from bursar_lab.storm.checker.changes import UNBOUNDED
 from bursar_lab.storm.checker.grants import Grant
@@ -61,7 +62,7 @@ def check(history: History) -> list[Breach]:
             found += _check_limit(history, name, account, parts, windows)
         found += _check_keys(history, name, acquisitions, windows)
         found += _check_books(history, name, accounts, windows)
-    return found
+    return found + holds.check(history)
 
 
 def list_acquisitions(grants: Iterable[Grant]) -> list[Acquisition]:

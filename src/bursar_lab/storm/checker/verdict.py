@@ -14,6 +14,7 @@ from bursar_lab.storm.checker import (
     claims,
     fallbacks,
     liveness,
+    metrics,
     pools,
     quotas,
     rates,
@@ -40,6 +41,7 @@ PROMISES: dict[str, Callable[[History], list[Breach]]] = {
         claims,
         liveness,
         rights,
+        metrics,
     )
 }
 TIMED = frozenset({answers.PROMISE, reservations.PROMISE, liveness.PROMISE})

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from bursar.sim.scenarios.quota.fleet import FleetQuotaScenario, LeavingQuotaScenario
 from bursar.sim.scenarios.quota.small import SmallQuota
-from bursar.sim.scenarios.quota.world import (
+from bursar.sim.scenarios.quota.variants import (
     FastQuotaScenario,
     LossyQuotaScenario,
-    QuotaScenario,
     WindowedQuotaScenario,
 )
+from bursar.sim.scenarios.quota.world import QuotaScenario
 
 SCENARIO = QuotaScenario
 SMALL_WORLD = SmallQuota

@@ -16,15 +16,13 @@ from bursar.policy import Policy, ResourcePolicy
 from bursar.quotas.layout import Layout, read_account, read_name
 from bursar.quotas.resource import QuotaDecider
 from bursar.resource.door import Resource
+from bursar.sim.drawing import write_resource
 from bursar.sim.faults import Faults
+from bursar.sim.operators import look_often
 from bursar.sim.scenario import require
-from bursar.sim.scenarios.quota.world import (
-    LIMITS,
-    PAUSE_NS,
-    RULES,
-    QuotaScenario,
-    WindowedQuotaScenario,
-)
+from bursar.sim.scenarios.quota.policies import LIMITS
+from bursar.sim.scenarios.quota.variants import WindowedQuotaScenario
+from bursar.sim.scenarios.quota.world import PAUSE_NS, RULES, QuotaScenario
 from bursar.world import MILLISECOND_NS, SECOND_NS, World
 
 APPLY_NS = 2 * SECOND_NS
@@ -34,12 +32,6 @@ LEAVE_NS = 8 * SECOND_NS
 OUTAGE_NS = 500 * MILLISECOND_NS
 SLOW_NS = 300 * MILLISECOND_NS
 """A node takes up to so long to carry out a policy that it has read."""
-
-
-def write_policy(limits: dict[str, int]) -> str:
-    lines = [f'"{tenant}" = {{ limit = {limit} }}' for tenant, limit in limits.items()]
-    head = ["[resource.llm]", 'kind = "quota"', 'window = "hour"', 'hold_expiry = "3s"']
-    return "\n".join([*head, "[resource.llm.tenant]", *lines, ""])
 
 
 class FleetQuotaScenario(WindowedQuotaScenario):
@@ -82,6 +74,8 @@ class FleetQuotaScenario(WindowedQuotaScenario):
         for tenant in LIMITS:
             world.spawn(self._live(world, resources[0], tenant), f"tenant.{tenant}")
         world.spawn(self._change_policy(world), "operator")
+        looks = self.sim.chance.stream(f"looks/{world.name}")
+        world.spawn(look_often(world, resources[0], tuple(LIMITS), looks), "looks")
 
     async def _change_policy(self, world: World) -> None:
         while not self._calm:
@@ -95,7 +89,9 @@ class FleetQuotaScenario(WindowedQuotaScenario):
         return {**limits, "acme/search": min(limits["acme"], limits["acme/search"])}
 
     async def _apply(self, world: World, limits: dict[str, int]) -> None:
-        text = write_policy(limits)
+        terms = {**self.policies.draw(), **self.fixed, "shadow": self.policies.shadow}
+        tenants = {tenant: {"limit": limit} for tenant, limit in limits.items()}
+        text = write_resource("llm", "quota", terms, tenants)
         self.highest = {tenant: max(limit, self.highest[tenant]) for tenant, limit in limits.items()}
         self._texts[hashlib.sha256(text.encode()).hexdigest()] = limits
         try:

@@ -3,45 +3,37 @@ cut, under every fault."""
 
 from __future__ import annotations
 
+import random
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import replace
-from functools import partial
-from typing import Literal
+from typing import Any
 
-from bursar.errors import JournalError, Refused, SessionExpiredError, StoreError, Unknown, UsageError
-from bursar.policy.values import QuotaPolicy, QuotaTenant
-from bursar.quotas import accounts, operations
+from bursar.errors import Refused, StoreError, Unknown, UsageError
+from bursar.quotas import accounts
 from bursar.quotas.balances import Lot
 from bursar.quotas.book import NodeBook
-from bursar.quotas.layout import Layout, Mints
+from bursar.quotas.layout import Mints
 from bursar.quotas.resource import QuotaDecider
 from bursar.quotas.rules import BURSAR, Rules
 from bursar.quotas.settling import read_id
-from bursar.quotas.windows import Window, is_over, window_of
-from bursar.resource import Issue
 from bursar.resource.door import Resource
 from bursar.resource.grants import Grant
-from bursar.sim.clock import WALL_START_NS
+from bursar.sim.chance import draw_ns
+from bursar.sim.operators import look_often
 from bursar.sim.scenario import Boot, Scenario, require
+from bursar.sim.scenarios.quota.policies import GUEST_LIMIT, LIMITS, QuotaPolicies
 from bursar.sim.scenarios.quota.small import in_flight
 from bursar.sim.scenarios.quota.truth import Job, Truth
 from bursar.world import MILLISECOND_NS, SECOND_NS, World
 
 NODES = ("a", "b", "c", "d")
-LOSES = 0.3
-"""How often a node that crashed has lost its disk (`LossyQuotaScenario`)."""
-
-HOUR_NS = 3600 * SECOND_NS
-WINDOW_NS = 3 * SECOND_NS
-WINDOWS_KEPT = 4
-"""The present, the last, and two in which nobody asked for anything."""
-
-LIMITS = {"plain": 240, "acme": 200, "acme/search": 120}
 AMOUNT_MAX = 9
 LARGE_MAX = 60
-SIPPING = ("c", "d")
 PAUSE_NS = 120 * MILLISECOND_NS
+IMPATIENT = 0.1
+TOPPING_UP = 0.3
+TOP_UP_MAX = 10
 CHANGE_NS = 8 * SECOND_NS
 """Each node changes a limit about twice in so long."""
 CALM_NS = 3 * SECOND_NS
@@ -55,13 +47,14 @@ class QuotaScenario(Scenario):
 
     duration_ns = 10 * SECOND_NS
     settle_ns = 12 * SECOND_NS
-    mode: Literal["exact", "fast"] = "exact"
-    window: Window = "none"
+    fixed: Mapping[str, Any] = {}
+    """Terms that the scenario needs as they are, whatever the seed draws."""
+
+    policies: QuotaPolicies
     rules: Rules = RULES
     decider_class: type[QuotaDecider] = QuotaDecider
     job_ns = 10 * SECOND_NS
     large = 0.0
-    block = 10
 
     def __init__(self) -> None:
         self.truth = Truth()
@@ -81,34 +74,42 @@ class QuotaScenario(Scenario):
         self._gone: list[tuple[int, int]] = []
 
     def nodes(self) -> Mapping[str, Boot]:
+        self.policies = QuotaPolicies(self.sim.chance.stream("policy"), self.fixed)
+        self.highest |= dict.fromkeys(self.policies.guests, GUEST_LIMIT)
         return dict.fromkeys(NODES, self._boot)
 
-    def _policy(self) -> QuotaPolicy:
-        tenants = {
-            "plain": QuotaTenant(limit=LIMITS["plain"]),
-            "acme": QuotaTenant(limit=LIMITS["acme"]),
-            "acme/search": QuotaTenant(limit=LIMITS["acme/search"], parent="acme"),
-        }
-        expiry_ns = 3 * SECOND_NS
-        return QuotaPolicy(
-            name="llm",
-            tenants=tenants,
-            mode=self.mode,
-            window=self.window,
-            block=self.block,
-            hold_expiry_ns=expiry_ns,
-        )
+    @property
+    def tenants(self) -> tuple[str, ...]:
+        return (*LIMITS, *self.policies.guests)
 
     async def _boot(self, world: World) -> None:
-        policy = self._policy()
+        policy = self.policies.first
         decider = self.decider_class(world, "llm", policy, self.rules)
         resource = Resource(world, decider, policy)
         await resource.start()
         self._resources[world.name], self._deciders[world.name] = resource, decider
-        for tenant in LIMITS:
+        for tenant in self.tenants:
             world.spawn(self._live(world, resource, tenant), f"tenant.{tenant}")
         world.spawn(self._change_limits(world, resource), "operator")
         world.spawn(self._retry_jobs(world, resource), "jobs")
+        self._operate(world, resource)
+
+    def _operate(self, world: World, resource: Resource) -> None:
+        """What people do besides: by chance of its own, so that it changes no other choice."""
+        draw = self.sim.chance.stream(f"operator/{world.name}")
+        world.spawn(look_often(world, resource, self.tenants, draw), "looks")
+        world.spawn(self._survey(world, resource, draw), "survey")
+
+    async def _survey(self, world: World, resource: Resource, draw: random.Random) -> None:
+        """Every node is asked what it has, and a changed policy is read: not its limits, which have an
+        operator of their own."""
+        while not self._calm:
+            await world.clock.sleep(draw_ns(draw, 0, CHANGE_NS))
+            try:
+                await resource.verb("survey")
+                await resource.reconfigure(self.policies.change())
+            except (StoreError, Unknown):
+                continue
 
     async def _change_limits(self, world: World, resource: Resource) -> None:
         """Of `acme` and what is below it; that `plain` only falls is what its refusals are held to."""
@@ -116,12 +117,17 @@ class QuotaScenario(Scenario):
             await world.clock.sleep(world.random.randrange(0, CHANGE_NS))
             tenant = world.random.choice(("acme", "acme/search"))
             limit = LIMITS[tenant] * world.random.randrange(1, 16) // 10
+            more = world.random.randrange(-20, TOP_UP_MAX + 1) if world.random.random() < TOPPING_UP else 0
             if self._calm:
                 return
-            self.highest[tenant] = max(self.highest[tenant], limit)
+            self.highest[tenant] = max(self.highest[tenant], limit) if not more else self.highest[tenant]
+            self.highest[tenant] += max(0, more)
             try:
-                await resource.verb("set_limit", tenant=tenant, limit=limit)
-            except StoreError:
+                if more:
+                    await resource.verb("top_up", account=tenant, amount=more)
+                else:
+                    await resource.verb("set_limit", tenant=tenant, limit=limit)
+            except (StoreError, Refused, UsageError):
                 continue  # done or not: the account in the store knows
 
     async def _live(self, world: World, resource: Resource, tenant: str) -> None:
@@ -129,9 +135,17 @@ class QuotaScenario(Scenario):
             await world.clock.sleep(world.random.randrange(0, PAUSE_NS))
             most = LARGE_MAX if world.random.random() < self.large else AMOUNT_MAX
             amount = world.random.randrange(1, most + 1)
-            grant = await self._acquire(world, resource, tenant, amount, None)
-            if grant is not None:
-                await self._use(world, resource, grant)
+            if tenant != "plain" and world.random.random() < IMPATIENT:
+                caller = world.spawn(self._ask(world, resource, tenant, amount), f"impatient.{tenant}")
+                await world.clock.sleep(world.random.randrange(0, PAUSE_NS))
+                caller.cancel()
+            else:
+                await self._ask(world, resource, tenant, amount)
+
+    async def _ask(self, world: World, resource: Resource, tenant: str, amount: int) -> None:
+        grant = await self._acquire(world, resource, tenant, amount, None)
+        if grant is not None:
+            await self._use(world, resource, grant)
 
     async def _acquire(
         self, world: World, resource: Resource, tenant: str, amount: int, key: str | None
@@ -172,7 +186,7 @@ class QuotaScenario(Scenario):
     async def _settle(self, grant: Grant, used: int) -> None:
         if grant.id:
             self.truth.lower(grant.id, used)
-        else:
+        elif not self.policies.shadow:
             self.truth.add(_accounts_of_lot(grant), used - grant.amount)
         grant.settle(used)
         try:
@@ -181,6 +195,8 @@ class QuotaScenario(Scenario):
             return  # it expired and was charged in full; or nobody knows yet
 
     def _tell(self, grant: Grant) -> None:
+        if self.policies.shadow:
+            return  # nobody is refused, so what callers were told is not what was charged
         if not grant.id:
             self.truth.add(_accounts_of_lot(grant), grant.amount)
             return
@@ -219,6 +235,8 @@ class QuotaScenario(Scenario):
         used = world.random.randrange(0, amount + 1)
         self.truth.lower(id, used)
         try:
+            whose = await resource.whose(id)
+            require(whose.startswith("acme") or whose in self.tenants, f"{id} is of {whose}")
             await resource.settle(id, used)
             self.settled_elsewhere += 1
         except (UsageError, Unknown):
@@ -228,6 +246,9 @@ class QuotaScenario(Scenario):
         """Some jobs fail, some are left by a client that died, and are retried."""
         grant = await self._acquire(world, resource, job.tenant, job.amount, job.key)
         if grant is None:
+            return
+        if self.policies.shadow:
+            await grant.release()
             return
         job.see(grant.id, grant.used)
         chance = world.random.random()
@@ -310,7 +331,7 @@ class QuotaScenario(Scenario):
         for name, said in self.final.items():
             require(said in ("granted", "refused"), f"{name} said {said}")
         require(len(self.final) == len(NODES), f"only {sorted(self.final)} answered")
-        for account in LIMITS:
+        for account in self.tenants:
             self._audit_account(account)
         self._audit_keys()
 
@@ -347,116 +368,3 @@ class QuotaScenario(Scenario):
 def _accounts_of_lot(grant: Grant) -> tuple[str, ...]:
     lot: Lot = grant._source.data
     return lot.accounts
-
-
-class FastQuotaScenario(QuotaScenario):
-    """The same with blocks charged ahead, and lots out of them. What a block has left is unspent where its
-    node is up, so a refusal may come while another node is returning its own; but not while a lot is out."""
-
-    mode = "fast"
-    large = 0.2
-    block = 40
-
-    async def _boot(self, world: World) -> None:
-        await super()._boot(world)
-        self._deciders[world.name].recall = partial(self._recall, world, self._resources[world.name])
-
-    async def _live(self, world: World, resource: Resource, tenant: str) -> None:
-        if tenant == "plain" and world.name in SIPPING:
-            await self._sip(world, resource)
-        else:
-            await super()._live(world, resource, tenant)
-
-    async def _sip(self, world: World, resource: Resource) -> None:
-        """Little at a time, from lots that last long."""
-        while not self._calm:
-            await world.clock.sleep(world.random.randrange(0, 2 * PAUSE_NS))
-            grant = resource.try_acquire("plain")
-            if grant is not None:
-                self.granted += 1
-                self._tell(grant)
-                await grant.release()
-
-    async def _recall(self, world: World, resource: Resource, issue: Issue) -> int | None:
-        """Some holders do not answer."""
-        if world.random.random() < 0.3:
-            return None
-        await world.clock.sleep(world.random.randrange(0, PAUSE_NS))
-        return resource.hand.end(issue.tenant)
-
-    def _unspent(self, account: str) -> int:
-        out = sum(book.ledger.account(account).ahead for book in self._books().values())
-        return super()._unspent(account) + out
-
-
-class LossyQuotaScenario(QuotaScenario):
-    """Nodes that lose their disk come back once they were fenced, with a new ledger. What the old one
-    had is gone, and is handed out by nobody."""
-
-    async def _boot(self, world: World) -> None:
-        if world.incarnation > 1 and not self._calm and world.random.random() < LOSES:
-            await world.journal("quota/llm").rewrite([])
-        try:
-            await super()._boot(world)
-        except JournalError as error:
-            if "quota fence" not in str(error):
-                raise
-            await self._fence(world)
-            await super()._boot(world)
-
-    async def _fence(self, world: World) -> None:
-        """As an operator: until the store has it."""
-        expired = False
-        while True:
-            try:
-                if expired:
-                    await world.store.renew()
-                    expired = False
-                await operations.fence(
-                    world.store, Layout("llm"), world.name, by="operator", at_ns=world.clock.wall()
-                )
-                return
-            except (StoreError, UsageError) as error:  # or its last life's session still counts as up
-                expired = expired or isinstance(error, SessionExpiredError)
-                await world.clock.sleep(PAUSE_NS)
-
-    def _unspent(self, account: str) -> int:
-        """What is on its way may be on its way to a lost ledger."""
-        return sum(book.ledger.account(account).unspent for book in self._books().values())
-
-    def _audit_account(self, account: str) -> None:
-        """A cut that a lost ledger had to take may not have been carried out."""
-        known = sum(book.ledger.account(account).endowment for book in self._books().values())
-        highest = self.highest[account]
-        require(known <= highest, f"the audit finds {known} of {account}'s {highest} units")
-
-
-def short_window_of(window: Window, wall_ns: int) -> tuple[str, int | None]:
-    """As if each were an hour."""
-    number = (wall_ns - WALL_START_NS) // WINDOW_NS
-    name, _ = window_of("hour", WALL_START_NS + number * HOUR_NS)
-    return name, WALL_START_NS + (number + 1) * WINDOW_NS
-
-
-class ShortWindows(QuotaDecider):
-    window_of = staticmethod(short_window_of)
-
-
-class WindowedQuotaScenario(QuotaScenario):
-    """Windows of a few seconds: no account is overspent, and those that are long over are forgotten."""
-
-    window: Window = "hour"
-    decider_class = ShortWindows
-    job_ns = WINDOW_NS  # a key goes with its window
-
-    def _unspent(self, account: str) -> int:
-        return 0  # which accounts there are depends on whose clock is asked
-
-    def _audit_account(self, account: str) -> None:
-        now_ns = WALL_START_NS + self.sim.now_ns
-        present, _ = short_window_of(self.window, now_ns)
-        oldest, _ = short_window_of(self.window, now_ns - WINDOWS_KEPT * WINDOW_NS)
-        for name, decider in self._deciders.items():
-            ledger, mints = decider.courier.book.ledger, decider.courier.mints
-            over = [each for each in [*ledger.accounts, *mints] if is_over(each, oldest)]
-            require(not over, f"{name} still has {', '.join(over)} in window {present}")

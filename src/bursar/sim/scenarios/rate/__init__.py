@@ -7,13 +7,14 @@ from bursar.sim.scenarios.rate.small import (
     SmallRate,
     SmallTakeOver,
 )
-from bursar.sim.scenarios.rate.world import ChangingRateScenario, RateScenario
+from bursar.sim.scenarios.rate.world import ChangingRateScenario, LearntRateScenario, RateScenario
 
 __all__ = [
     "SCENARIO",
     "SMALL_WORLD",
     "SMALL_WORLDS",
     "ChangingRateScenario",
+    "LearntRateScenario",
     "RateScenario",
     "SmallCrash",
     "SmallNextPeriod",

@@ -8,6 +8,7 @@ force in the store at that moment; and once all is quiet, every node serves.
 from __future__ import annotations
 
 import contextvars
+import random
 import zlib
 from collections.abc import Mapping
 from dataclasses import replace
@@ -20,14 +21,17 @@ from bursar.fleet import changes, layout
 from bursar.fleet.documents import SCHEMA
 from bursar.fleet.following import FleetView, Follower
 from bursar.fleet.layout import Head, NodeRecord
+from bursar.fleet.retries import renew
 from bursar.policy import Policy, parse
+from bursar.policy.kinds import RATE
 from bursar.policy.values import RatePolicy
 from bursar.rates.messages import State
 from bursar.rates.terms import PolicyTerms, Terms
 from bursar.resource.door import Resource
+from bursar.sim.drawing import draw_terms, write_resource
 from bursar.sim.faults import Faults
 from bursar.sim.scenario import Boot, require
-from bursar.sim.scenarios.fleet import renew
+from bursar.sim.scenarios.rate.policies import RANGES
 from bursar.sim.scenarios.rate.world import MET, RateScenario
 from bursar.world import MILLISECOND_NS, SECOND_NS, World
 
@@ -39,19 +43,9 @@ STAY_MAX_NS = 2 * SECOND_NS
 STATE = "/rates/cache/state"
 RESERVATION = 10
 
-TEXT = """
-[resource.cache]
-kind = "rate"
-period = "400ms"
-interval = "{interval}"
-drift_ppm = 10000
-pacing = {pacing}
-without_bursar = "refuse"
-servers = {{ {servers} }}
-[resource.cache.tenant]
-even = {{ reservation = "25/s", limit = "{even}/s" }}
-"*" = {{ limit = "{anyone}/s" }}
-"""
+PERIOD_NS = 400 * MILLISECOND_NS
+FIXED = {"period": "400ms", "drift_ppm": 10_000, "without_bursar": "refuse"}
+FLEET_RANGES = {**RANGES, **dict.fromkeys(FIXED, ()), "max_tenants": (len(TENANTS), 50)}
 
 
 class FleetRateScenario(RateScenario):
@@ -59,6 +53,7 @@ class FleetRateScenario(RateScenario):
 
     duration_ns = 5 * SECOND_NS
     settle_ns = 7 * SECOND_NS
+    drift_ppm = 10_000
     view: type[FleetView] = FleetView
 
     def __init__(self) -> None:
@@ -68,9 +63,12 @@ class FleetRateScenario(RateScenario):
         self._state = State(0, "", 0, ())
         self._version = -1
         self._calm = False
+        self._changes = random.Random()
         self.joins = self.leaves = 0
 
     def nodes(self) -> Mapping[str, Boot]:
+        self.policy = RatePolicy(name="cache", servers={}, period_ns=PERIOD_NS)
+        self._changes = self.sim.chance.stream("changes")
         return {OPERATOR: self._operate, **dict.fromkeys(NODES, self._boot)}
 
     def faults(self) -> Faults:
@@ -159,13 +157,12 @@ class FleetRateScenario(RateScenario):
             listed["b"] = "1k/s"
         if draw.random() < 0.8:
             listed["*"] = "500/s"
-        text = TEXT.format(
-            interval=draw.choice(("100ms", "50ms", "auto")),
-            pacing=draw.choice(("true", "false")),
-            servers=", ".join(f'"{name}" = "{rate}"' for name, rate in listed.items()),
-            even=draw.choice((50, 80, 120)),
-            anyone=draw.choice((5, 25, 40)),
-        )
+        terms = {**draw_terms(self._changes, RATE, FLEET_RANGES), **FIXED, "servers": listed}
+        tenants = {
+            "even": {"reservation": "25/s", "limit": f"{draw.choice((50, 80, 120))}/s"},
+            "*": {"limit": f"{draw.choice((5, 25, 40))}/s"},
+        }
+        text = write_resource("cache", "rate", terms, tenants)
         await changes.apply(world.store, text, by=world.name, at_ns=world.clock.wall())
 
     # -- the truth
@@ -185,7 +182,8 @@ class FleetRateScenario(RateScenario):
         return TENANTS
 
     def limit(self, tenant: str, period: int) -> int | None:
-        terms = self._terms.get(period, {}).get(tenant)
+        before = self._terms.get(period - 1, {}) if period in self.begun_alone else {}
+        terms = self._terms.get(period, before).get(tenant)
         return 0 if terms is None else terms.limit
 
     def _check_opening(self) -> None:
@@ -199,8 +197,10 @@ class FleetRateScenario(RateScenario):
         before, self._state = self._state, msgspec.msgpack.decode(data, type=State)
         self._version = stat.version
         if self._state.period > before.period:
+            # What somebody may have begun alone keeps its terms, and nobody begins the next one alone.
+            fixed = before.terms if before.standing and not self._state.standing else None
             require(
-                self._state.terms == self._read_digest(),
+                self._state.terms in (self._read_digest(), fixed),
                 f"period {self._state.period} was opened with terms that are not in force",
             )
 

@@ -149,6 +149,9 @@ class Tokens:
     def spend(self, tenant: int, tokens: int) -> None:
         self.dispatched[tenant] += tokens
 
+    def front_cost(self, tenant: int) -> int:
+        return 1
+
     def read_allowance(self, tenant: int) -> int:
         return self.allowance[tenant]
 
@@ -173,6 +176,14 @@ class ServerNode(StoreBook):
 
     def receive(self, now: int, sender: str, message: Message) -> Effects:
         return self.book.receive(now, sender, message)
+
+    def tick(self, now: int) -> Effects:
+        self.book.begin_next(now)
+        return []
+
+    def wake_at(self) -> int | None:
+        """Somebody always waits: the next period is begun as soon as it may be."""
+        return self.book.grace.find_start(self.book.expires_at)
 
     @property
     def allowance(self) -> int:
@@ -213,6 +224,7 @@ class SmallRate(SmallWorld):
     place: Place = staticmethod(place_in_turns)
     before_ms: tuple[int, ...] = (-75, -50)
     standby_elected_at: int | None = None
+    leader_gone: bool = False
 
     def nodes(self) -> Mapping[str, Callable[[int], Book]]:
         books: dict[str, Any] = {
@@ -224,6 +236,8 @@ class SmallRate(SmallWorld):
         books.update(s1=self._server("s1", 1), s2=self._server("s2", 1))
         for moment_ms in self.before_ms:
             _settle(books, moment_ms * MILLISECOND_NS)
+        if self.leader_gone:
+            books["c1"] = StoreBook()
         return {name: self._maker(name, book) for name, book in books.items()}
 
     def _maker(self, name: str, first: Any) -> Callable[[int], Book]:
@@ -231,9 +245,12 @@ class SmallRate(SmallWorld):
 
     def _server(self, name: str, life: int) -> ServerNode:
         tokens: Any = Tokens(1)
-        return ServerNode(self._promise(self.server_book(name, life, ["a"], tokens)))
+        book = self.server_book(name, life, ["a"], tokens, period_ns=SMALL_PERIOD_NS)
+        return ServerNode(self._promise(book))
 
     def _promise(self, book: ServerBook) -> ServerBook:
+        """Somebody always waits."""
+        book.observed.queued = [1] * len(book.tenants)
         book.set_terms(find_terms, "")
         return book
 
@@ -266,6 +283,8 @@ class SmallRate(SmallWorld):
         for node in state.nodes:
             if isinstance(node.book, ControllerNode) and node.book.book.leading:
                 opened = max(opened, node.book.book.state.period)
+            elif isinstance(node.book, ServerNode) and node.book.book.grace.unheard:
+                opened = max(opened, node.book.book.period)
         for position, node in enumerate(state.nodes):
             if isinstance(node.book, ServerNode):
                 book = node.book.book
@@ -313,7 +332,8 @@ class SmallUnseen(SmallRate):
 
     def _server(self, name: str, life: int) -> ServerNode:
         tokens: Any = Tokens(0)
-        return ServerNode(self._promise(self.server_book(name, life, (), tokens)))
+        book = self.server_book(name, life, (), tokens, period_ns=SMALL_PERIOD_NS)
+        return ServerNode(self._promise(book))
 
     def moves(self, name: str, book: Any, now_ns: int) -> Iterable[Move]:
         if isinstance(book, ServerNode) and book.book.index("a") is None:
@@ -394,6 +414,7 @@ def _due(book: Any, now: int) -> Effects:
 
 def _ask(node: ServerNode, now_ns: int, ground: Any) -> tuple[Effects, Any]:
     node.book.add_tenant(now_ns, "a", TERMS["a"])
+    node.book.observed.queued[-1] = 1
     return [], ground
 
 

@@ -1,55 +1,53 @@
 """A rate under every fault: three servers, two nodes that only stand for leader, tenants that always
-want more. Opened from a policy through the front door, as users do, with the defaults; what policies
-vary is drawn by the seed."""
+want more. Opened from a policy through the front door, as users do, with the defaults or with terms that
+the seed draws from the schema (`policies`)."""
 
 from __future__ import annotations
 
+import random
 from collections.abc import Iterable, Mapping
-from fractions import Fraction
+from typing import Any
 
 import msgspec
 
 from bursar.errors import Refused, Unknown
-from bursar.policy.values import KEEP, REFUSE, RatePolicy, RateTenant, Server
+from bursar.policy.values import RatePolicy, Server
 from bursar.rates.blocks import Blocks
 from bursar.rates.controller import ControllerBook
 from bursar.rates.courier import COMPACT_BYTES
+from bursar.rates.messages import UNBOUNDED
 from bursar.rates.resource import RateDecider, make_blocks
 from bursar.rates.server import ServerBook
 from bursar.resource.door import Resource
 from bursar.resource.grants import Grant
+from bursar.sim.operators import fetch_lot, look_often
 from bursar.sim.scenario import Boot, Scenario, require
-from bursar.units import Rate
+from bursar.sim.scenarios.rate.policies import (
+    CAPACITIES,
+    GUEST_LIMIT,
+    GUESTS,
+    SERVERS,
+    TOKENS,
+    change_policy,
+    draw_policy,
+)
 from bursar.world import MILLISECOND_NS, SECOND_NS, World
 
-SERVERS = ("s1", "s2", "s3")
 CONTROLLERS = ("c1", "c2")
-CAPACITIES = (100, 1_000)
-"""Tokens a second: little enough that tenants contend for it, and enough that lots are handed out."""
-
-PERIOD_NS = 400 * MILLISECOND_NS
-INTERVAL_NS = 100 * MILLISECOND_NS
-DRIFT_PPM = 10_000
-TOKENS: dict[str, tuple[int, int | None]] = {"even": (20, 30), "capped": (0, 12), "free": (15, None)}
-"""By tenant, (reservation, limit) in a period."""
-
 PAUSE_MAX_NS = 60 * MILLISECOND_NS
 CALLERS = 5
 """Of each tenant at each server."""
 
-COST_MAX = 3
+COSTS_MAX = (1, 3, 8)
+COSTLY = 0.2
+IMPATIENT = 0.05
+"""The most that a request costs, drawn by the seed; how many cost more than one token; how many callers
+change their minds."""
+
 EVEN_MAX, CAPPED_MAX = 40, 24
+CHANGE_PERIODS = 3
+LEARNT_MET = 0.5
 MET = 0.9
-
-
-def make_tenant(reservation: int, limit: int | None, period_ns: int = PERIOD_NS) -> RateTenant:
-    return RateTenant(
-        reservation=_rate(reservation, period_ns), limit=None if limit is None else _rate(limit, period_ns)
-    )
-
-
-def _rate(tokens: int, period_ns: int) -> Rate:
-    return Rate.of(Fraction(tokens * SECOND_NS, period_ns))
 
 
 class RateScenario(Scenario):
@@ -59,10 +57,12 @@ class RateScenario(Scenario):
     duration_ns = 4 * SECOND_NS
     settle_ns = 6 * SECOND_NS
     session_timeout_ns = SECOND_NS
-    drift_ppm = DRIFT_PPM
-    period_ns = PERIOD_NS
-    interval_ns = INTERVAL_NS
+    fixed: Mapping[str, Any] = {}
+    """Terms that the scenario needs as they are, whatever the seed draws."""
+
+    costs_max: tuple[int, ...] = COSTS_MAX
     compact_bytes = COMPACT_BYTES
+    met = MET
     server_book: type[ServerBook] = ServerBook
     controller_book: type[ControllerBook] = ControllerBook
     decider: type[RateDecider] = RateDecider
@@ -70,8 +70,11 @@ class RateScenario(Scenario):
     def __init__(self) -> None:
         self.charged: dict[tuple[str, int], int] = {}
         self.told: dict[tuple[str, int], int] = {}
+        self.returned: dict[tuple[str, int], int] = {}
         self.opened = 0
+        self.begun_alone: set[int] = set()
         self.policy = RatePolicy(name="cache", servers={}, tenants={})
+        self.cost_max = max(COSTS_MAX)
         self.deciders: dict[str, RateDecider] = {}
         # A message that was slow when the faults end may come so late, and keeps later ones back.
         self._disturbed_until_ns = self.duration_ns + self.faults().slow_ns
@@ -81,22 +84,28 @@ class RateScenario(Scenario):
         self._checked = (0, 0)
 
     def nodes(self) -> Mapping[str, Boot]:
-        self.policy = self._draw_policy()
+        draw = self.sim.chance.stream("policy")
+        self.policy = self._draw_policy(draw)
+        if self._is_learnt():
+            self.met = LEARNT_MET
+        self.cost_max = draw.choice(self.costs_max)
+        self.drift_ppm = self.policy.drift_ppm
+        if "period" not in self.fixed:  # so many periods under faults, and so many after them
+            self.duration_ns = self.duration_ns * self.period_ns // (400 * MILLISECOND_NS)
+            self.settle_ns = self.faults().slow_ns + self.period_ns * 15 // 2
+            self._disturbed_until_ns = self.duration_ns + self.faults().slow_ns
         return dict.fromkeys((*CONTROLLERS, *SERVERS), self._boot)
 
-    def _draw_policy(self) -> RatePolicy:
-        draw = self.sim.chance.stream("policy")
-        capacity = Rate.of(draw.choice(CAPACITIES))
-        return RatePolicy(
-            name="cache",
-            servers=dict.fromkeys(SERVERS, Server(capacity=capacity)),
-            tenants={tenant: make_tenant(*tokens, self.period_ns) for tenant, tokens in TOKENS.items()},
-            period_ns=self.period_ns,
-            interval_ns=self.interval_ns,
-            drift_ppm=DRIFT_PPM,
-            pacing=draw.random() < 0.7,
-            without_bursar=draw.choice((KEEP, REFUSE)),
-        )
+    def _draw_policy(self, draw: random.Random) -> RatePolicy:
+        return draw_policy(draw, self.fixed)
+
+    def _is_learnt(self) -> bool:
+        """Whether nobody says what a server can do, so that it finds out."""
+        return any(server.capacity is None for server in self.policy.servers.values())
+
+    @property
+    def period_ns(self) -> int:
+        return self.policy.period_ns
 
     async def _boot(self, world: World) -> None:
         decider = self.decider(
@@ -113,9 +122,11 @@ class RateScenario(Scenario):
         await door.start()
         self.deciders[world.name] = decider
         self._opened(world, door)
-        for tenant in TOKENS if world.name in SERVERS else ():
-            for number in range(CALLERS):
+        for tenant in self.tenants() if world.name in SERVERS else ():
+            for number in range(CALLERS if tenant in TOKENS else 1):
                 world.spawn(self._call(world, door, tenant), f"{tenant}.{number}")
+        looks = self.sim.chance.stream(f"looks/{world.name}")
+        world.spawn(look_often(world, door, list(self.tenants()), looks), "looks")
 
     def make_blocks(self, world: World, policy: RatePolicy) -> Blocks | None:
         """What this life of a server journals."""
@@ -128,16 +139,27 @@ class RateScenario(Scenario):
         """One after the other: most requests cost one token, and some are given back."""
         while True:
             await world.clock.sleep(world.random.randrange(0, PAUSE_MAX_NS))
-            amount = world.random.randrange(1, COST_MAX + 1) if world.random.random() < 0.2 else 1
-            try:
-                if world.random.random() < 0.2:
-                    grant = door.try_acquire(tenant, amount)
-                else:
-                    grant = await door.acquire(tenant, amount, wait=1.0)
-            except (Refused, Unknown):
-                continue
-            if grant is not None:
-                await self._use(world, grant)
+            costly = world.random.random() < COSTLY
+            amount = world.random.randrange(1, self.cost_max + 1) if costly else 1
+            if world.random.random() < IMPATIENT:
+                caller = world.spawn(self._acquire(world, door, tenant, amount), f"{tenant}.impatient")
+                await world.clock.sleep(world.random.randrange(0, PAUSE_MAX_NS))
+                caller.cancel()
+            else:
+                await self._acquire(world, door, tenant, amount)
+
+    async def _acquire(self, world: World, door: Resource, tenant: str, amount: int) -> None:
+        try:
+            if world.random.random() < 0.2:
+                grant = door.try_acquire(tenant, amount)
+                if grant is None:
+                    await fetch_lot(door, tenant)
+            else:
+                grant = await door.acquire(tenant, amount, wait=1.0)
+        except (Refused, Unknown):
+            return
+        if grant is not None:
+            await self._use(world, grant)
 
     async def _use(self, world: World, grant: Grant) -> None:
         if world.random.random() < 0.2:
@@ -160,6 +182,7 @@ class RateScenario(Scenario):
         key = (tenant, period)
         self._counted += 1
         self.charged[key] = self.charged.get(key, 0) + tokens
+        self.returned[key] = self.returned.get(key, 0) + max(0, -tokens)
         if period < self.opened and tokens > 0:
             self._late = f"{tenant} was served from period {period} after {self.opened} had begun"
 
@@ -170,6 +193,7 @@ class RateScenario(Scenario):
         for decider in self.deciders.values():
             if decider.book.leading:
                 self.opened = max(self.opened, decider.book.state.period)
+            self._note_begun(decider)
             self._check_alone(decider)
         if self._checked == (self.opened, self._counted):
             return  # most events charge nothing and open nothing
@@ -180,8 +204,16 @@ class RateScenario(Scenario):
         for tenant in self.tenants():
             self._check_period(tenant, self.opened)
 
+    def _note_begun(self, decider: RateDecider) -> None:
+        """A server that begins a period alone opens it as much as a leader does: nobody may be served from
+        the one before any more."""
+        for server in decider.servers.values():
+            if server.book.grace.unheard and not server.book.alone:
+                self.opened = max(self.opened, server.book.period)
+                self.begun_alone.add(server.book.period)
+
     def tenants(self) -> Iterable[str]:
-        return TOKENS
+        return (*TOKENS, *(GUESTS if self.policy.templates else ()))
 
     def _check_period(self, tenant: str, period: int) -> None:
         charged, told = self.charged.get((tenant, period), 0), self.told.get((tenant, period), 0)
@@ -209,26 +241,49 @@ class RateScenario(Scenario):
     def most_alone(self) -> dict[str, int]:
         """By tenant; one without a limit had no more than the server can do in a period."""
         can = max(CAPACITIES) * (self.period_ns + SECOND_NS // 10) // SECOND_NS
-        return {tenant: can if limit is None else limit for tenant, (_, limit) in TOKENS.items()}
+        can = UNBOUNDED if self._is_learnt() else can  # then it may have had any number
+        limits = {tenant: can if limit is None else limit for tenant, (_, limit) in TOKENS.items()}
+        return {**limits, **dict.fromkeys(GUESTS, GUEST_LIMIT)}
 
     def limit(self, tenant: str, period: int) -> int | None:
         """What the tenant may be served in the period at most."""
-        return TOKENS[tenant][1]
+        return GUEST_LIMIT if tenant in GUESTS else TOKENS[tenant][1]
 
     def audit(self) -> None:
         for tenant, period in sorted(self.charged):
             self._check_period(tenant, period)
-        settled = range(self._disturbed_period + 2, self.opened)
+        # A life that was killed has its standing part of one more period.
+        settled = range(self._disturbed_period + 3, self.opened)
         require(
-            len(settled) >= 2, f"only {self.opened - self._disturbed_period} periods opened once undisturbed"
+            len(settled) >= 1, f"only {self.opened - self._disturbed_period} periods opened once undisturbed"
         )
+        for tenant, (reservation, _) in TOKENS.items():
+            self._check_reservation(tenant, reservation, settled)
+
+    def _check_reservation(self, tenant: str, reservation: int, settled: range) -> None:
+        """Whoever was granted something and gave it back, perhaps too late for another, was served. Where
+        capacities are learnt from callers that hold grants for any time, only over all periods."""
+        if self._is_learnt():
+            served = [self.charged.get((tenant, period), 0) for period in settled]
+            wanted = self.met * reservation * len(settled)
+            require(sum(served) >= wanted, f"{tenant} was served {served} of its reservation {reservation}")
+            return
         for period in settled:
-            for tenant, (reservation, _) in TOKENS.items():
-                charged = self.charged.get((tenant, period), 0)
-                require(
-                    charged >= MET * reservation,
-                    f"{tenant} was served {charged} of its reservation {reservation} in {period}",
-                )
+            charged = self.charged.get((tenant, period), 0) + self.returned.get((tenant, period), 0)
+            require(
+                charged >= self.met * reservation,
+                f"{tenant} was served {charged} of its reservation {reservation} in {period}",
+            )
+
+
+class LearntRateScenario(RateScenario):
+    """Nobody says what the servers can do: they find out, by callers that hold grants for any time,
+    give some back unused, and never release others. So there is nothing to find out, and reservations are
+    not to starve by it."""
+
+    def _draw_policy(self, draw: random.Random) -> RatePolicy:
+        policy = super()._draw_policy(draw)
+        return msgspec.structs.replace(policy, servers=dict.fromkeys(SERVERS, Server()))
 
 
 class ChangingRateScenario(RateScenario):
@@ -240,21 +295,29 @@ class ChangingRateScenario(RateScenario):
         self._limits: dict[tuple[str, int], int] = {}
         self._seen: set[tuple[int, int]] = set()
         self._calm = False
+        self._changes = random.Random()
+
+    def nodes(self) -> Mapping[str, Boot]:
+        self._changes = self.sim.chance.stream("changes")
+        nodes = super().nodes()
+        # So long after the faults the last node may take the policy that stays.
+        self._disturbed_until_ns += CHANGE_PERIODS * self.period_ns
+        self.settle_ns += CHANGE_PERIODS * self.period_ns
+        return nodes
 
     def _opened(self, world: World, door: Resource) -> None:
         world.spawn(self._change_terms(world, door), "operator")
 
     async def _change_terms(self, world: World, door: Resource) -> None:
         while not self._calm:
-            await world.clock.sleep(world.random.randrange(0, 3 * PERIOD_NS))
-            changed = {
-                "even": make_tenant(world.random.randrange(0, 20), world.random.randrange(20, EVEN_MAX + 1)),
-                "capped": make_tenant(0, world.random.randrange(0, CAPPED_MAX + 1)),
-                "free": make_tenant(*TOKENS["free"]),
-            }
-            await door.reconfigure(
-                self.policy if self._calm else msgspec.structs.replace(self.policy, tenants=changed)
-            )
+            await world.clock.sleep(world.random.randrange(0, CHANGE_PERIODS * self.period_ns))
+            await door.reconfigure(self.policy if self._calm else self._draw_changed(world))
+
+    def _draw_changed(self, world: World) -> RatePolicy:
+        even = world.random.randrange(0, 20), world.random.randrange(20, EVEN_MAX + 1)
+        capped = 0, world.random.randrange(0, CAPPED_MAX + 1)
+        tokens = {"even": even, "capped": capped, "free": TOKENS["free"]}
+        return change_policy(self._changes, self.policy, tokens)
 
     def healed(self) -> None:
         self._calm = True
@@ -273,7 +336,11 @@ class ChangingRateScenario(RateScenario):
                 self._limits[tenant, book.state.period] = terms.limit
 
     def limit(self, tenant: str, period: int) -> int | None:
-        return None if TOKENS[tenant][1] is None else self._limits.get((tenant, period), 0)
+        """Of a period that a server began alone, that of the one before."""
+        if tenant in GUESTS or TOKENS[tenant][1] is None:
+            return super().limit(tenant, period)
+        before = self._limits.get((tenant, period - 1), 0) if period in self.begun_alone else 0
+        return self._limits.get((tenant, period), before)
 
     def most_alone(self) -> dict[str, int]:
         """New terms hold from the next period on, here as well."""

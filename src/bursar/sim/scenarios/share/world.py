@@ -10,7 +10,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from bursar.errors import Refused
-from bursar.policy import SharePolicy, ShareTenant
 from bursar.resource import PLACE_NS, Granted, Issue, Ticket
 from bursar.resource.door import Resource
 from bursar.resource.grants import Acquisition, Grant
@@ -18,19 +17,12 @@ from bursar.shares.book import TargetBook
 from bursar.shares.gate import SLACK_NS
 from bursar.shares.handout import Handout
 from bursar.shares.resource import ShareDecider
+from bursar.sim.faults import Faults
+from bursar.sim.operators import fetch_lot, leave, look_often
 from bursar.sim.scenario import Boot, Scenario, require
-from bursar.units import Rate
+from bursar.sim.scenarios.share.policies import CAPACITY, WEIGHTS, SharePolicies
 from bursar.world import MILLISECOND_NS, SECOND_NS, World
 
-CAPACITY = 805
-INTERVAL_NS = 100 * MILLISECOND_NS
-INTERVALS_NS = (INTERVAL_NS, 30 * MILLISECOND_NS, 250 * MILLISECOND_NS)
-TENANTS = {
-    "small": ShareTenant(weight=2),
-    "even": ShareTenant(weight=2, borrow=240),
-    "large": ShareTenant(weight=5, lend=800),
-    "guest": ShareTenant(weight=2),
-}
 COST_MAX = 8
 STREAMS = 6
 MOOD_NS = 700 * MILLISECOND_NS
@@ -43,22 +35,16 @@ WASTEFUL = 0.1
 """How often a caller is cancelled, and how often it used less than it asked for."""
 
 FAIR = 0.25
+FAIR_NS = 4 * SECOND_NS
+"""How near to its part everybody is in the end, over so long."""
 
+LEAVE_NS = 12 * SECOND_NS
+"""A target is stopped and started again once in so long."""
+
+SHADOW_NS = 100 * MILLISECOND_NS
+"""Where nobody is refused or made to wait, callers rest up to so long after each request."""
 
 AHEAD_MAX = CAPACITY * PLACE_NS // SECOND_NS
-
-
-def make_policy(
-    tenants: Mapping[str, ShareTenant], *, interval_ns: int = INTERVAL_NS, open_to_all: bool = False
-) -> SharePolicy:
-    return SharePolicy(
-        name="disk",
-        tenants=tenants,
-        templates={"*": ShareTenant(weight=2)} if open_to_all else {},
-        capacity=Rate.of(CAPACITY),
-        interval_ns=interval_ns,
-        half_life_ns=60 * SECOND_NS,
-    )
 
 
 class CountingDecider(ShareDecider):
@@ -86,9 +72,14 @@ class CountingResource(Resource):
     decider: CountingDecider
 
     def spend(self, tenant: str, amount: int) -> Grant | None:
-        grant = super().spend(tenant, amount)
-        if grant is not None:
-            self.decider.passed.append(amount)
+        return self._count_lot(super().spend(tenant, amount))
+
+    def try_acquire(self, tenant: str, amount: int = 1) -> Grant | None:
+        return self._count_lot(super().try_acquire(tenant, amount))
+
+    def _count_lot(self, grant: Grant | None) -> Grant | None:
+        if grant is not None and grant._lot is not None:
+            self.decider.passed.append(grant.amount)
         return grant
 
 
@@ -107,6 +98,7 @@ class ShareScenario(Scenario):
     settle_ns = 12 * SECOND_NS
     drift_ppm = 1_000
     decider_class: type[CountingDecider] = CountingDecider
+    policies: SharePolicies
 
     def __init__(self) -> None:
         self._resource: CountingResource | None = None
@@ -120,10 +112,22 @@ class ShareScenario(Scenario):
         self._guests = True
 
     def nodes(self) -> Mapping[str, Boot]:
+        self.policies = SharePolicies(self.sim.chance.stream("policy"))
         return {"target": self._boot}
 
+    def faults(self) -> Faults:
+        """There is one node and no store: crashes, pauses, its disk and its clock remain."""
+        every = Faults.everything()
+        return Faults(
+            crashes=every.crashes,
+            pauses=every.pauses,
+            disk_slow=every.disk_slow,
+            disk_errors=every.disk_errors,
+            drift=True,
+        )
+
     async def _boot(self, world: World) -> None:
-        policy = make_policy(TENANTS)
+        policy = self.policies.first
         decider = self.decider_class(world, "disk", policy)
         decider.passed = []
         resource = CountingResource(world, decider, policy)
@@ -131,9 +135,12 @@ class ShareScenario(Scenario):
         self._resource, self._seen, self._guests = resource, 0, True
         # A new life's gate knows nothing of what the last one let through.
         self._level, self._asked = 0.0, {}
-        for tenant in TENANTS:
+        for tenant in WEIGHTS:
             world.spawn(self._live(world, resource, tenant), f"tenant.{tenant}")
+        looks = self.sim.chance.stream("looks")
+        world.spawn(look_often(world, resource, list(WEIGHTS), looks), "looks")
         world.spawn(self._change_tenants(world, resource), "policy")
+        world.spawn(self._leave(world, resource), "leaving")
 
     async def _live(self, world: World, resource: Resource, tenant: str) -> None:
         """Idle, a little busy, or backlogged, for a while each; backlogged once all is healed."""
@@ -154,9 +161,13 @@ class ShareScenario(Scenario):
             if world.random.random() < 0.1:
                 resource.try_acquire(tenant, amount)
                 await world.clock.sleep(PAUSE_NS)
+                self._asked[tenant] = self._asked.get(tenant, 0) + 1
+                await fetch_lot(resource, tenant)
             else:
                 await self._acquire(world, resource, tenant, amount)
-            if trickle:
+            if self.policies.shadow:
+                await world.clock.sleep(world.random.randrange(0, SHADOW_NS))
+            elif trickle:
                 await world.clock.sleep(world.random.randrange(0, TRICKLE_NS))
 
     async def _acquire(self, world: World, resource: Resource, tenant: str, amount: int) -> None:
@@ -181,11 +192,14 @@ class ShareScenario(Scenario):
         while True:
             await world.clock.sleep(world.random.randrange(0, 2 * SECOND_NS))
             self._guests = self._calm or not self._guests
-            named = [name for name in TENANTS if self._guests or name != "guest"]
-            tenants = {name: TENANTS[name] for name in named}
-            interval_ns = INTERVAL_NS if self._calm else world.random.choice(INTERVALS_NS)
             open_to_all = world.random.random() < 0.5
-            await resource.reconfigure(make_policy(tenants, interval_ns=interval_ns, open_to_all=open_to_all))
+            changed = self.policies.change(without_guest=not self._guests, open_to_all=open_to_all)
+            await resource.reconfigure(self.policies.first if self._calm else changed)
+
+    async def _leave(self, world: World, resource: Resource) -> None:
+        await world.clock.sleep(world.random.randrange(0, LEAVE_NS))
+        if not self._calm:
+            await leave(self.sim, world, resource)
 
     def crashed(self, name: str) -> None:
         self._resource = None
@@ -224,7 +238,7 @@ class ShareScenario(Scenario):
     def _check_records(self, book: TargetBook) -> None:
         records = book.records()
         require(sum(records.values()) == 0, f"the records sum to {sum(records.values())}: {records}")
-        for tenant, terms in TENANTS.items():
+        for tenant, terms in self.policies.tenants.items():
             record = records.get(tenant, 0)
             # Caps bind new loans; settling a leaver only ever brings records nearer to zero.
             require(terms.borrow is None or record >= -terms.borrow, f"{tenant} owes {-record}")
@@ -251,24 +265,35 @@ class ShareScenario(Scenario):
     def healed(self) -> None:
         self._calm = True
         # Debts are paid back first: whoever pays gets less than its part meanwhile.
-        self._fair_from = self.sim.now_ns + self.settle_ns * 2 // 3
+        paying_ns = max(self.settle_ns - FAIR_NS, self._find_paying_ns())
+        self._fair_from, self.settle_ns = self.sim.now_ns + paying_ns, paying_ns + FAIR_NS
         self.sim.wake_at(self._fair_from)
+
+    def _find_paying_ns(self) -> int:
+        """Who owes pays with half of its part; half as long again for what is lent while everybody
+        becomes busy."""
+        if self._resource is None:
+            return 0
+        records, tenants = self._resource.decider.book.records(), self.policies.tenants
+        weights = sum(terms.weight for terms in tenants.values())
+        parts = {name: CAPACITY * terms.weight / weights for name, terms in tenants.items()}
+        owed = [-records.get(name, 0) / (part / 2) for name, part in parts.items()]
+        return int(1.5 * max(0.0, *owed) * SECOND_NS)
 
     def audit(self) -> None:
         """With everyone backlogged all debts are paid, and each gets its weight's part."""
         resource = self._resource
         assert resource is not None, "every node is up when a run is healed"
+        if self.policies.shadow:
+            return  # nobody waits, so nobody is backlogged, and everybody is told to go
         records = resource.decider.book.records()
         debts = {name: record for name, record in records.items() if abs(record) > COST_MAX}
         require(not debts, f"not paid back after {self.settle_ns // SECOND_NS} s: {debts}")
-        weights = sum(terms.weight for terms in TENANTS.values())
+        weights = sum(terms.weight for terms in self.policies.tenants.values())
         total = sum(self._served.values())
-        could = CAPACITY * (self.settle_ns - self.settle_ns * 2 // 3) // SECOND_NS
+        could = CAPACITY * FAIR_NS // SECOND_NS
         require(total >= 0.8 * could, f"only {total} of {could} tokens were used")
-        for tenant, terms in TENANTS.items():
+        for tenant, terms in self.policies.tenants.items():
             part = self._served.get(tenant, 0) / total
             due = terms.weight / weights
             require(abs(part - due) <= FAIR * due, f"{tenant} got {part:.3f} of all, its part is {due:.3f}")
-
-
-SCENARIO = ShareScenario

@@ -4,7 +4,9 @@ nodes that crash, pause and lose their sessions."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import random
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
 
 from bursar.claims.book import ClaimBook
 from bursar.claims.fences import PHASE_BITS, Guard, StaleFence
@@ -13,24 +15,37 @@ from bursar.claims.model import Holding, State, Task, decode_holding, decode_tas
 from bursar.claims.requirements import Mode, Requirement, Requirements, parse
 from bursar.claims.resource import open_resource
 from bursar.claims.tracker import Dispatch, InProcessTracker
-from bursar.errors import NodeMissingError, Refused, Unknown
-from bursar.policy.values import ClaimPolicy, ClaimTenant
+from bursar.errors import NodeMissingError, Refused, StoreError, Unknown
 from bursar.resource.door import Resource
+from bursar.sim.chance import draw_ns
 from bursar.sim.faults import Faults
+from bursar.sim.loop import sleep_until
+from bursar.sim.operators import look_often
 from bursar.sim.scenario import Boot, Scenario, require
+from bursar.sim.scenarios.claim.policies import ANYBODY, INSTANCES, RESOURCE, TENANTS, ClaimPolicies
 from bursar.stores.tree import Tree
 from bursar.world import MILLISECOND_NS, SECOND_NS, World
 
-RESOURCE = "things"
-NAMES = ("a", "b", "c", "d")
-INSTANCES = ("i1", "i2", "i3")
 WORK_MAX_NS = 300 * MILLISECOND_NS
 PAUSE_MAX_NS = 900 * MILLISECOND_NS
 TASKS_PER_LIFE = 8
 CLAIMS_PER_LIFE = 10
 WAITS = (0.0, 0.2, 1.0)
-KEYED = {"k1": ("a:E",), "k2": ("b:S", "c:E"), "k3": ("d:S",)}
-"""What is asked for with a key: the same names at every node."""
+KEYED: dict[str, tuple[tuple[int, str], ...]] = {
+    "k1": ((0, "E"),),
+    "k2": ((1, "S"), (2, "E")),
+    "k3": ((3, "S"),),
+}
+"""What is asked for with a key: the same names, by their number, at every node."""
+
+WHOLE = 0.1
+URGENT = 0.2
+"""How many claim the resource as a whole; how many come before others."""
+
+OPERATE_NS = 1_500 * MILLISECOND_NS
+BY_HAND_NS = 12 * SECOND_NS
+"""An operator does something once in so long at each node; and so long after the faults, whatever is still
+held in the name of the dead is released by hand."""
 
 LEAVE_NS = 8 * SECOND_NS
 CHANGE_NS = 2 * SECOND_NS
@@ -40,6 +55,7 @@ GIVEN_UP_MAX_NS = 600 * MILLISECOND_NS
 """So many callers stop waiting, or leave in the middle of their work, within so long."""
 
 RUNNING_MAX = 3
+LATEST = 6
 NAMES_SWEEP_NS = SECOND_NS // 2
 
 Grantee = tuple[str, tuple[int, ...]]
@@ -60,13 +76,14 @@ class ClaimScenario(Scenario):
     settle_ns = 25 * SECOND_NS
     session_timeout_ns = SECOND_NS
     book: type[ClaimBook] = ClaimBook
+    policies: ClaimPolicies
 
     def __init__(self) -> None:
         self.submitted: dict[str, None] = {}
         self.executed: dict[str, int] = {}
-        self.guards = {name: Guard() for name in NAMES}
+        self.guards: defaultdict[str, Guard] = defaultdict(Guard)
         self.granted: dict[Grantee, int] = {}
-        self.writers: dict[str, dict[Grantee, Mode]] = {name: {} for name in NAMES}
+        self.writers: defaultdict[str, dict[Grantee, Mode]] = defaultdict(dict)
         self.refused_writes = 0
         self.resources: dict[str, Resource] = {}
         self._layout = SmallLayout(RESOURCE)
@@ -88,7 +105,15 @@ class ClaimScenario(Scenario):
         )
 
     def nodes(self) -> Mapping[str, Boot]:
+        self.policies = ClaimPolicies(self.sim.chance.stream("policy"))
+        if self.policies.by_hand:  # what waited for the dead begins only then
+            self.settle_ns += BY_HAND_NS
         return dict.fromkeys(INSTANCES, self._boot)
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """All that can be held: the resource as a whole has its own name."""
+        return (*self.policies.names, RESOURCE)
 
     @property
     def tree(self) -> Tree:
@@ -101,7 +126,7 @@ class ClaimScenario(Scenario):
         resource = open_resource(
             world,
             RESOURCE,
-            ClaimPolicy(name=RESOURCE, dead_holder="requeue", aging_ns=4 * SECOND_NS),
+            self.policies.first,
             tracker=InProcessTracker(work),
             running_max=RUNNING_MAX,
             book=self.book,
@@ -112,24 +137,64 @@ class ClaimScenario(Scenario):
         self.resources[world.name] = resource
         world.spawn(self._submit_tasks(world, resource), "tasks")
         world.spawn(self._make_claims(world, resource), "claims")
+        draw = self.sim.chance.stream(f"operator/{world.name}")
+        world.spawn(look_often(world, resource, TENANTS, draw), "looks")
+        world.spawn(self._operate(world, resource, draw), "operator")
 
     async def _submit_tasks(self, world: World, resource: Resource) -> None:
         for number in range(TASKS_PER_LIFE):
             await world.clock.sleep(world.random.randrange(0, PAUSE_MAX_NS))
             key = f"{world.name}-{world.incarnation}-{number}"
             names = _write(self._choose(world))
+            priority = 1 if world.random.random() < URGENT else 0
+            submit = resource.verb("submit", tenant=world.name, names=names, key=key, priority=priority)
             try:
-                id = await resource.verb("submit", tenant=world.name, names=names, key=key)
+                id = await submit
             except Unknown:
                 return  # it is being stopped
             self.submitted[id] = None
 
+    async def _operate(self, world: World, resource: Resource, draw: random.Random) -> None:
+        """What operators ask and do, at any moment."""
+        while self.sim.now_ns < self.duration_ns:
+            await world.clock.sleep(draw_ns(draw, 0, OPERATE_NS))
+            name, ids = draw.choice(self.names), [*self.submitted] or ["t-nobody"]
+            id = draw.choice(ids[-LATEST:])
+            verb, arguments = draw.choice(
+                (
+                    ("tasks", {}),
+                    ("read", {"id": id}),
+                    ("why", {"id": id}),
+                    ("wait_for", {"id": id, "timeout": 0.2}),
+                    ("cancel", {"id": id}),
+                    ("holders", {"of": name}),
+                    ("force_release", {"of": name}),
+                )
+            )
+            try:
+                await resource.verb(verb, **arguments)
+            except (Refused, Unknown, StoreError):
+                continue
+
+    def healed(self) -> None:
+        if self.policies.by_hand:
+            self.sim.spawn(self._release_by_hand(), "by_hand")
+
+    async def _release_by_hand(self) -> None:
+        """What was held in the name of the dead, and whatever else is held meanwhile."""
+        await sleep_until(self.sim.loop, self.sim.now_ns + BY_HAND_NS)
+        for name in self.names:
+            await self.resources[INSTANCES[0]].verb("force_release", of=name)
+
     def _choose(self, world: World) -> Requirements:
-        names = list(NAMES)
+        names = list(self.policies.names)
         world.random.shuffle(names)
         chosen = names[: world.random.randrange(1, 4)]
         modes = (Mode.SHARED, Mode.EXCLUSIVE)
-        return tuple(sorted(Requirement(name, world.random.choice(modes)) for name in chosen))
+        return self._parse([f"{name}:{world.random.choice(modes)}" for name in chosen])
+
+    def _parse(self, texts: Sequence[str]) -> Requirements:
+        return parse(texts, paths=self.policies.first.paths)
 
     async def _make_claims(self, world: World, resource: Resource) -> None:
         for _ in range(CLAIMS_PER_LIFE):
@@ -141,11 +206,16 @@ class ClaimScenario(Scenario):
 
     async def _claim(self, world: World, resource: Resource) -> None:
         key = world.random.choice((None, *KEYED))
-        needs = self._choose(world) if key is None else parse(KEYED[key])
-        tenant = world.name if key is None else "anybody"
-        wait = world.random.choice(WAITS)
+        numbers = KEYED[key] if key is not None else ()
+        keyed = [f"{self.policies.names[number]}:{mode}" for number, mode in numbers]
+        needs = self._choose(world) if key is None else self._parse(keyed)
+        tenant = world.name if key is None else ANYBODY
+        wait, priority = world.random.choice(WAITS), 1 if world.random.random() < URGENT else 0
+        acquiring = resource.claim(_write(needs), tenant, wait=wait, key=key, priority=priority)
+        if key is None and world.random.random() < WHOLE:
+            needs, acquiring = (Requirement(RESOURCE, Mode.EXCLUSIVE),), resource.acquire(tenant, wait=wait)
         try:
-            async with resource.claim(_write(needs), tenant, wait=wait, key=key) as grant:
+            async with acquiring as grant:
                 await self._write(world, grant.id, needs, grant.fence)
         except (Refused, Unknown):
             return
@@ -193,7 +263,7 @@ class ClaimScenario(Scenario):
             return
         self._revision = revision
         self._keys = {}
-        for name in NAMES:
+        for name in self.names:
             self._check_name(name)
 
     def _check_name(self, name: str) -> None:
@@ -233,7 +303,7 @@ class ClaimScenario(Scenario):
         self.resources.pop(name, None)
 
     def audit(self) -> None:
-        for name in NAMES:
+        for name in self.names:
             node = self.tree.read(self._layout.name(name))
             holding = decode_holding(name, node.data) if node is not None else Holding()
             require(not holding.owner, f"{name} is still owned by {holding.owner}")
@@ -242,8 +312,11 @@ class ClaimScenario(Scenario):
         require(not self._list("tasks"), f"these tasks were never finished: {self._list('tasks')}")
         require(not self._list("keys"), f"these keys are nobody's: {self._list('keys')}")
         for id in self.submitted:
-            require(self.tree.read(self._layout.released(id)) is not None, f"the task {id} is lost")
-            require(self.executed.get(id, 0) >= 1, f"the task {id} was never executed")
+            node = self.tree.read(self._layout.released(id))
+            require(node is not None, f"the task {id} is lost")
+            assert node is not None
+            outcome = decode_task(id, node.data).outcome
+            require(self.executed.get(id, 0) >= 1 or outcome != "ok", f"the task {id} was never executed")
 
 
 class LeavingClaimScenario(ClaimScenario):
@@ -261,11 +334,7 @@ class LeavingClaimScenario(ClaimScenario):
 
     async def _change(self, world: World, resource: Resource) -> None:
         while True:
-            aging_ns = world.random.randrange(2 * SECOND_NS, 6 * SECOND_NS)
-            templates = {"*": ClaimTenant(weight=world.random.randrange(1, 4))}
-            await resource.reconfigure(
-                ClaimPolicy(name=RESOURCE, dead_holder="requeue", aging_ns=aging_ns, templates=templates)
-            )
+            await resource.reconfigure(self.policies.change())
             await world.clock.sleep(world.random.randrange(0, CHANGE_NS))
 
     async def _leave(self, world: World, resource: Resource) -> None:
@@ -282,6 +351,3 @@ class LeavingClaimScenario(ClaimScenario):
 
 def _write(needs: Requirements) -> list[str]:
     return [str(need) for need in needs]
-
-
-SCENARIO = ClaimScenario

@@ -1,0 +1,146 @@
+"""Quotas in other modes: blocks charged ahead, disks that are lost, windows that end."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import partial
+from typing import Any
+
+from bursar.errors import JournalError, SessionExpiredError, StoreError, UsageError
+from bursar.quotas import operations
+from bursar.quotas.layout import Layout
+from bursar.quotas.resource import QuotaDecider
+from bursar.quotas.windows import Window, is_over, window_of
+from bursar.resource import Issue
+from bursar.resource.door import Resource
+from bursar.sim.clock import WALL_START_NS
+from bursar.sim.operators import fetch_lot
+from bursar.sim.scenario import require
+from bursar.sim.scenarios.quota.world import PAUSE_NS, QuotaScenario
+from bursar.world import SECOND_NS, World
+
+SIPPING = ("c", "d")
+LOSES = 0.3
+"""How often a node that crashed has lost its disk (`LossyQuotaScenario`)."""
+
+HOUR_NS = 3600 * SECOND_NS
+WINDOW_NS = 3 * SECOND_NS
+WINDOWS_KEPT = 4
+"""The present, the last, and two in which nobody asked for anything."""
+
+
+class FastQuotaScenario(QuotaScenario):
+    """The same with blocks charged ahead, and lots out of them. What a block has left is unspent where its
+    node is up, so a refusal may come while another node is returning its own; but not while a lot is out."""
+
+    fixed: Mapping[str, Any] = {"mode": "fast", "block": 40}
+    large = 0.2
+
+    async def _boot(self, world: World) -> None:
+        await super()._boot(world)
+        self._deciders[world.name].recall = partial(self._recall, world, self._resources[world.name])
+
+    async def _live(self, world: World, resource: Resource, tenant: str) -> None:
+        if tenant == "plain" and world.name in SIPPING:
+            await self._sip(world, resource)
+        else:
+            await super()._live(world, resource, tenant)
+
+    async def _sip(self, world: World, resource: Resource) -> None:
+        """Little at a time, from lots that last long."""
+        while not self._calm:
+            await world.clock.sleep(world.random.randrange(0, 2 * PAUSE_NS))
+            grant = resource.try_acquire("plain")
+            if grant is not None:
+                self.granted += 1
+                self._tell(grant)
+                await grant.release()
+            elif world.random.random() < 0.2:
+                await fetch_lot(resource, "plain")
+
+    async def _recall(self, world: World, resource: Resource, issue: Issue) -> int | None:
+        """Some holders do not answer."""
+        if world.random.random() < 0.3:
+            return None
+        await world.clock.sleep(world.random.randrange(0, PAUSE_NS))
+        return resource.hand.end(issue.tenant)
+
+    def _unspent(self, account: str) -> int:
+        out = sum(book.ledger.account(account).ahead for book in self._books().values())
+        return super()._unspent(account) + out
+
+
+class LossyQuotaScenario(QuotaScenario):
+    """Nodes that lose their disk come back once they were fenced, with a new ledger. What the old one
+    had is gone, and is handed out by nobody."""
+
+    async def _boot(self, world: World) -> None:
+        if world.incarnation > 1 and not self._calm and world.random.random() < LOSES:
+            await world.journal("quota/llm").rewrite([])
+        try:
+            await super()._boot(world)
+        except JournalError as error:
+            if "quota fence" not in str(error):
+                raise
+            await self._fence(world)
+            await super()._boot(world)
+
+    async def _fence(self, world: World) -> None:
+        """As an operator: until the store has it."""
+        expired = False
+        while True:
+            try:
+                if expired:
+                    await world.store.renew()
+                    expired = False
+                others = [each for name, each in self._resources.items() if name != world.name]
+                if others:  # as `bursar quota fence` at any of them
+                    await others[0].verb("fence", node=world.name)
+                else:
+                    store, at_ns = world.store, world.clock.wall()
+                    await operations.fence(store, Layout("llm"), world.name, by="operator", at_ns=at_ns)
+                return
+            except (StoreError, UsageError) as error:  # or its last life's session still counts as up
+                expired = expired or isinstance(error, SessionExpiredError)
+                await world.clock.sleep(PAUSE_NS)
+
+    def _unspent(self, account: str) -> int:
+        """What is on its way may be on its way to a lost ledger."""
+        return sum(book.ledger.account(account).unspent for book in self._books().values())
+
+    def _audit_account(self, account: str) -> None:
+        """A cut that a lost ledger had to take may not have been carried out."""
+        known = sum(book.ledger.account(account).endowment for book in self._books().values())
+        highest = self.highest[account]
+        require(known <= highest, f"the audit finds {known} of {account}'s {highest} units")
+
+
+def short_window_of(window: Window, wall_ns: int) -> tuple[str, int | None]:
+    """As if each were an hour."""
+    number = (wall_ns - WALL_START_NS) // WINDOW_NS
+    name, _ = window_of("hour", WALL_START_NS + number * HOUR_NS)
+    return name, WALL_START_NS + (number + 1) * WINDOW_NS
+
+
+class ShortWindows(QuotaDecider):
+    window_of = staticmethod(short_window_of)
+
+
+class WindowedQuotaScenario(QuotaScenario):
+    """Windows of a few seconds: no account is overspent, and those that are long over are forgotten."""
+
+    fixed: Mapping[str, Any] = {"window": "hour", "hold_expiry": "3s"}  # a window lasts while it is held of
+    decider_class = ShortWindows
+    job_ns = WINDOW_NS  # a key goes with its window
+
+    def _unspent(self, account: str) -> int:
+        return 0  # which accounts there are depends on whose clock is asked
+
+    def _audit_account(self, account: str) -> None:
+        now_ns = WALL_START_NS + self.sim.now_ns
+        present, _ = short_window_of("hour", now_ns)
+        oldest, _ = short_window_of("hour", now_ns - WINDOWS_KEPT * WINDOW_NS)
+        for name, decider in self._deciders.items():
+            ledger, mints = decider.courier.book.ledger, decider.courier.mints
+            over = [each for each in [*ledger.accounts, *mints] if is_over(each, oldest)]
+            require(not over, f"{name} still has {', '.join(over)} in window {present}")
