@@ -159,6 +159,7 @@ class Arrival:
                 ssl_handshake_timeout=timeout_s if context else None,
             )
         except OSError as error:  # TLS's own errors and timeouts are such, too
+            network.dismiss(place)  # first, so that whoever reads the count finds the place free
             network.note("handshake.failed", why=str(error), address=place.address)
 
     def _finish(self) -> None:
