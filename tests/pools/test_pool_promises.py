@@ -11,7 +11,7 @@ from bursar.sim.scenarios.pool import SmallPool
 from bursar.sim.search import Budget, Search
 from bursar.sim.simulation import Simulation
 
-SEEDS = 100
+SEEDS = 60
 SEEDS_A_TEST = 10
 SEEDS_TO_FIND = 40
 

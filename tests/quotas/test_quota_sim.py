@@ -27,8 +27,8 @@ from bursar.sim.scenarios.quota import (
 )
 from bursar.sim.simulation import Simulation
 
-SEEDS = 200
-FAST_SEEDS = 100
+SEEDS = 100
+FAST_SEEDS = 60
 LOSSY_SEEDS = 60
 WINDOWED_SEEDS = 40
 SEEDS_A_TEST = 20

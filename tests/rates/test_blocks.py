@@ -17,7 +17,7 @@ from bursar.world import SECOND_NS
 
 PERIOD_NS = 60 * SECOND_NS
 TENANTS = ("a", "b")
-SEEDS = 40
+SEEDS = 20
 SEEDS_A_TEST = 10
 SEEDS_TO_FIND = 30
 FIRST_TO_FIND = {"counts twice": 50}

@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 import pytest
-from rate_bugs import BUGS, DOOR_BUGS, FAULTS, ChangesAtOnce, plant_scenario, plant_small_world
+from rate_bugs import BUGS, DOOR_BUGS, FAULTS, ChangesAtOnce, plant_scenario
 
 from bursar.sim.errors import RunFailedError
 from bursar.sim.scenarios import run_seed
-from bursar.sim.scenarios.rate import SMALL_WORLDS, ChangingRateScenario, LearntRateScenario, SmallRate
-from bursar.sim.search import Search
+from bursar.sim.scenarios.rate import ChangingRateScenario, LearntRateScenario
 from bursar.sim.simulation import Simulation
 
-SEEDS = 300
+SEEDS = 100
 SEEDS_A_TEST = 10
-CHANGING_SEEDS = 50
+CHANGING_SEEDS = 30
 CHANGING = f"{ChangingRateScenario.__module__}:{ChangingRateScenario.__name__}"
 LEARNT = f"{LearntRateScenario.__module__}:{LearntRateScenario.__name__}"
 SEEDS_TO_FIND = 20
@@ -67,18 +66,3 @@ def test_each_rule_taken_out_is_found_by_seeds(bug: str) -> None:
     failure = find(bug)
     assert failure is not None, f"{SEEDS_TO_FIND} seeds did not find {bug}"
     assert "limit" in failure.why or "had begun" in failure.why
-
-
-@pytest.mark.parametrize("world", SMALL_WORLDS)
-def test_every_order_of_events_of_a_small_world_keeps_the_limit(world: type[SmallRate]) -> None:
-    found = Search(world()).run()
-    assert found.why is None, str(found)
-    assert found.complete
-    assert found.states > 1_000, "far fewer states than there were: is it still a search?"
-
-
-@pytest.mark.parametrize("bug", BUGS)
-def test_each_rule_taken_out_is_found_by_search(bug: str) -> None:
-    found = Search(plant_small_world(bug)).run()
-    assert found.why is not None, f"the search did not find {bug}"
-    assert "limit" in found.why or "had begun" in found.why

@@ -27,9 +27,9 @@ async def test_the_program_of_the_page_shares_by_weight(tmp_path, monkeypatch, c
     exec(program, names)
     batch, web = await names["main"]("policy.toml")
     printed = capsys.readouterr().out
-    # Three to one, as far as a busy machine lets them ask for it within a second.
+    # Three to one, as far as a busy machine lets them ask for it within two seconds.
     assert 1.7 < web / batch < 4, printed
-    assert batch + web == pytest.approx(2000, rel=0.2)
+    assert batch + web == pytest.approx(4000, rel=0.2)
     assert "batch alone" in printed and "tokens" in printed
 
 

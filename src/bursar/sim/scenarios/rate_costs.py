@@ -54,7 +54,6 @@ class CostlyRateScenario(RateScenario):
     costs_max = (3,)
     """Of small requests, whose reservation is judged period by period: larger ones would not divide it."""
 
-
     def _draw_policy(self, draw: random.Random) -> RatePolicy:
         """The bound is counted from these figures."""
         terms = {"period": PERIOD, "servers": dict.fromkeys(SERVERS, "100/s")}

@@ -193,8 +193,11 @@ class RateScenario(Scenario):
         for decider in self.deciders.values():
             if decider.book.leading:
                 self.opened = max(self.opened, decider.book.state.period)
-            self._note_begun(decider)
-            self._check_alone(decider)
+            for server in decider.servers.values():
+                if server.book.alone:
+                    self._check_alone(server.book)
+                elif server.book.grace.unheard:
+                    self._note_begun(server.book.period)
         if self._checked == (self.opened, self._counted):
             return  # most events charge nothing and open nothing
         self._checked = (self.opened, self._counted)
@@ -204,13 +207,11 @@ class RateScenario(Scenario):
         for tenant in self.tenants():
             self._check_period(tenant, self.opened)
 
-    def _note_begun(self, decider: RateDecider) -> None:
+    def _note_begun(self, period: int) -> None:
         """A server that begins a period alone opens it as much as a leader does: nobody may be served from
         the one before any more."""
-        for server in decider.servers.values():
-            if server.book.grace.unheard and not server.book.alone:
-                self.opened = max(self.opened, server.book.period)
-                self.begun_alone.add(server.book.period)
+        self.opened = max(self.opened, period)
+        self.begun_alone.add(period)
 
     def tenants(self) -> Iterable[str]:
         return (*TOKENS, *(GUESTS if self.policy.templates else ()))
@@ -227,16 +228,14 @@ class RateScenario(Scenario):
             f"{tenant} was told of {told} tokens in period {period}, and {charged} were charged to its limit",
         )
 
-    def _check_alone(self, decider: RateDecider) -> None:
+    def _check_alone(self, book: ServerBook) -> None:
         """A server that goes on by itself gives nobody more than it had."""
-        for server in decider.servers.values():
-            if server.book.alone:
-                book, most = server.book, self.most_alone()
-                for tenant, given in zip(book.tenants, book.scheduler.allowance, strict=True):
-                    require(
-                        int(given) <= most.get(tenant, 0),
-                        f"{book.name} allows {tenant} {given} alone, above its limit of {most}",
-                    )
+        most = self.most_alone()
+        for tenant, given in zip(book.tenants, book.scheduler.allowance, strict=True):
+            require(
+                int(given) <= most.get(tenant, 0),
+                f"{book.name} allows {tenant} {given} alone, above its limit of {most}",
+            )
 
     def most_alone(self) -> dict[str, int]:
         """By tenant; one without a limit had no more than the server can do in a period."""
