@@ -19,7 +19,7 @@ from bursar.sim.scenarios.claim import ClaimScenario
 from bursar.sim.simulation import Simulation
 from bursar.world import Delete, Operation, Set
 
-SEEDS = int(os.environ.get("BURSAR_CLAIM_SEEDS", "200"))
+SEEDS = int(os.environ.get("BURSAR_CLAIM_SEEDS", "120"))
 PARTS = 10
 CAUGHT_WITHIN = 200
 """Seeds by which a book that is wrong must have been caught: the rarest takes some 70."""

@@ -11,7 +11,7 @@ from bursar.sim.scenarios.rate.fleet import FleetRateScenario
 from bursar.sim.search import Search
 from bursar.sim.simulation import Simulation
 
-SEEDS = 30
+SEEDS = 20
 SEEDS_A_TEST = 10
 SEEDS_TO_FIND = 30
 FIRST_TO_FIND = {"leaving: goes on": 38}

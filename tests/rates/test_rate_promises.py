@@ -10,9 +10,9 @@ from bursar.sim.scenarios import run_seed
 from bursar.sim.scenarios.rate import ChangingRateScenario, LearntRateScenario
 from bursar.sim.simulation import Simulation
 
-SEEDS = 100
+SEEDS = 60
 SEEDS_A_TEST = 10
-CHANGING_SEEDS = 30
+CHANGING_SEEDS = 20
 CHANGING = f"{ChangingRateScenario.__module__}:{ChangingRateScenario.__name__}"
 LEARNT = f"{LearntRateScenario.__module__}:{LearntRateScenario.__name__}"
 SEEDS_TO_FIND = 20

@@ -11,7 +11,7 @@ from bursar.sim.errors import RunFailedError
 from bursar.sim.scenarios import run_seed
 from bursar.sim.simulation import Simulation
 
-SEEDS = 100
+SEEDS = 50
 CHUNK = 25
 SEEDS_MAX = 40
 
