@@ -92,6 +92,11 @@ class Network(Protocol):
     def peers(self) -> Sequence[str]:
         """The other nodes that this one was told of, whether they can be reached or not."""
 
+    def observe(self, observer: Callable[[str, bool], None]) -> None:
+        """Call `observer(peer, True)` when a peer's first connection is ready, and with False when its last
+        one is gone. A hint, no more: a peer that is well may lose its connection, and one that is not may
+        keep it for long."""
+
 
 @dataclass(frozen=True, slots=True)
 class Stat:

@@ -10,6 +10,8 @@ only that it happens soon after a leader died, and hardly ever to one that is we
 - after two, it asks everybody else whether they hear the leader. One that does is enough to leave it. One
   that answers at all, and does not, is needed to go on: a candidate that nobody answers is itself cut off,
   and waits for the session to end. Only where there is nobody else to ask does it decide alone;
+- a leader whose connection is gone is most likely dead, and is missed at once: everybody is asked, the leader
+  among them, and a tenth of a second is time enough to answer. All else is as above;
 - a leader that was never heard here is not missed: two that cannot hear each other would depose each other
   for ever. One that led and was deposed soon is in no hurry to lead again: it misses twice as many beats
   each time, until things are calm.
@@ -19,7 +21,7 @@ from __future__ import annotations
 
 from collections.abc import Collection
 
-from bursar.world import SECOND_NS
+from bursar.world import MILLISECOND_NS, SECOND_NS
 
 BEAT_MAX_NS = SECOND_NS
 """Between two beats, at most: otherwise it is an interval."""
@@ -36,6 +38,11 @@ CALM = 50
 
 CAUTION_MAX = 16
 
+LOST_NS = 20 * MILLISECOND_NS
+ANSWERS_NS = 80 * MILLISECOND_NS
+"""After a connection is gone: until others have found out too and are asked, and then until they have
+answered."""
+
 
 class Candidacy:
     """What one candidate has heard. Nothing that safety rests on."""
@@ -45,6 +52,7 @@ class Candidacy:
         self.leader = ""
         self._heard = False
         self._armed = False
+        self._lost = False
         self._missed = 0
         self._in_a_row = 0
         self._caution = 1
@@ -56,15 +64,29 @@ class Candidacy:
             return
         self.epoch, self.leader = epoch, leader
         self._heard = self._armed = True
+        self._lost = False
         self._missed = 0
 
     def answer(self, epoch: int) -> bool:
         """Another candidate misses the leader of that epoch: whether it is heard here."""
-        return self.epoch > epoch or (self.epoch == epoch and self._armed and self._missed < ASKED_AT)
+        heard = self._armed and not self._lost and self._missed < ASKED_AT
+        return self.epoch > epoch or (self.epoch == epoch and heard)
 
     def hear_answer(self, epoch: int, heard: bool) -> None:
         if epoch == self.epoch:
             self._answers.append(heard)
+
+    def lose(self, peer: str) -> bool:
+        """The connection to a peer is gone. Whether that is the leader, and it is not heard otherwise."""
+        self._lost |= self._armed and peer == self.leader
+        return self._lost and peer == self.leader
+
+    def miss(self) -> bool:
+        """Others have found out too, if it is so. Whether they should be asked now, ahead of the beats."""
+        if not self._lost or self._caution > 1:
+            return False
+        self._missed, self._answers = max(self._missed, self._patience), []
+        return True
 
     def beat(self) -> bool:
         """The time of a beat has passed. Whether others should be asked now."""
@@ -89,13 +111,13 @@ class Candidacy:
         if not self._armed or self._missed < self._patience:
             return False
         if any(self._answers):
-            self._missed = 0
+            self._missed, self._lost = 0, False
             return False
         return bool(self._answers) or not others
 
     def lead(self) -> None:
         """This node takes the lead, or tries to."""
-        self._armed, self._missed = False, 0
+        self._armed, self._lost, self._missed = False, False, 0
 
     def deposed(self, beats: int) -> None:
         """It led for so many beats."""

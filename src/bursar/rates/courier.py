@@ -19,7 +19,7 @@ from bursar.errors import (
 )
 from bursar.fleet.retries import RETRY_NS, renew
 from bursar.rates.blocks import Blocks
-from bursar.rates.candidacy import BEAT_MAX_NS, Candidacy
+from bursar.rates.candidacy import ANSWERS_NS, BEAT_MAX_NS, LOST_NS, Candidacy
 from bursar.rates.controller import Commit, ControllerBook
 from bursar.rates.messages import (
     Grant,
@@ -189,6 +189,7 @@ class ControllerCourier:
         self._standing = self._world.spawn(self._stand(), f"rate/{self._resource}/election")
         self._world.spawn(self._commit_states(), f"rate/{self._resource}/commits")
         self._world.spawn(self._beat(), f"rate/{self._resource}/beats")
+        self._world.network.observe(self._hear_connection)
         self._alarm.start()
 
     async def resign(self) -> None:
@@ -248,6 +249,19 @@ class ControllerCourier:
             elif self._candidacy.beat():
                 self._tell(Missing(self._candidacy.epoch))
             elif self._candidacy.should_lead(self._find_others()):
+                await self._unseat()
+
+    def _hear_connection(self, peer: str, connected: bool) -> None:
+        if not connected and not self._book.leading and self._candidacy.lose(peer):
+            self._world.spawn(self._miss(), f"rate/{self._resource}/missing")
+
+    async def _miss(self) -> None:
+        """The leader's connection is gone, and most likely the leader with it."""
+        await self._world.clock.sleep(LOST_NS)
+        if self._candidacy.miss():
+            self._tell(Missing(self._candidacy.epoch))
+            await self._world.clock.sleep(ANSWERS_NS)
+            if self._candidacy.should_lead(self._find_others()):
                 await self._unseat()
 
     def _tell_leading(self) -> None:

@@ -93,8 +93,7 @@ class SocketNetwork:
         return self._dialler.peers()
 
     def observe(self, observer: Callable[[str, bool], None]) -> None:
-        """Call `observer(peer, True)` when a peer's first connection is ready, and with False when
-        its last one is gone."""
+        """Implements `bursar.world.Network`."""
         self._observers.append(observer)
 
     async def listen(self, address: str | Address) -> Address:

@@ -30,6 +30,9 @@ from bursar.world import MESSAGE_MAX_BYTES, MICROSECOND_NS, MILLISECOND_NS, Hand
 LATENCY_MIN_NS = 50 * MICROSECOND_NS
 LATENCY_MAX_NS = 1 * MILLISECOND_NS
 
+PARTING = 0.8
+"""How often a node is told that a connection is gone, where it is."""
+
 _encode = msgspec.msgpack.Encoder().encode
 
 
@@ -56,6 +59,7 @@ class Fabric:
         self._duplicate = chance.stream("network/duplicate")
         self._reorder = chance.stream("network/reorder")
         self._slow = chance.stream("network/slow")
+        self._parting = chance.stream("network/parting")
         self.forgery = Forgery(self.ports, self._deliver_forged)
         self.refusal = chance.stream("network/refusal")
 
@@ -71,7 +75,23 @@ class Fabric:
         """Lose everything on these links, until the function returned is called."""
         for link in links:
             self.cut_links[link] = self.cut_links.get(link, 0) + 1
+            self._part(*link)
         return lambda: self._mend(links)
+
+    def lose(self, name: str) -> None:
+        """A node is gone, and with it its connections: most of the others find out at once."""
+        for other in self.names:
+            if other != name:
+                self._part(other, name)
+
+    def _part(self, name: str, peer: str) -> None:
+        if self._parting.random() < PARTING:
+            when_ns = self._loop.now_ns + draw_ns(self._parting, LATENCY_MIN_NS, LATENCY_MAX_NS)
+            self._loop.call_at_ns(when_ns, self._tell_parted, name, peer, context=nobody())
+
+    def _tell_parted(self, name: str, peer: str) -> None:
+        if self.alive(name):
+            self.ports[name].lose(peer)
 
     def _mend(self, links: list[Link]) -> None:
         for link in links:
@@ -174,6 +194,18 @@ class Port:
         self._served: dict[str, tuple[Any, Handler, bool]] = {}
         self._calls: dict[int, asyncio.Future[Packet]] = {}
         self._called = 0
+        self._observers: list[Callable[[str, bool], None]] = []
+
+    def observe(self, observer: Callable[[str, bool], None]) -> None:
+        self._observers.append(observer)
+
+    def lose(self, peer: str) -> None:
+        """The connection to the peer is gone."""
+        self._spawn(self._tell_observers(peer), "network.observers")
+
+    async def _tell_observers(self, peer: str) -> None:
+        for observer in self._observers:
+            observer(peer, False)
 
     def serve(self, topic: str, requests: Any, handler: Handler, *, anyone: bool = False) -> None:
         self.life.check()

@@ -104,6 +104,7 @@ class Simulation:
         if not node.up:
             raise UsageError(f"{name} is down already: crash a node that is up")
         node.crash()
+        self.fabric.lose(name)
         self.scenario.crashed(name)
         self.loop.call_at_ns(
             self.now_ns + outage_ns, self._restart, name, node.incarnation, context=contextvars.Context()
