@@ -327,10 +327,15 @@ class ControllerCourier:
                 await self._world.clock.sleep(RETRY_NS)
 
     async def _follow_terms(self) -> None:
-        """A node that found newer terms in the store than it runs does not stand before it runs others."""
-        while self._barred and self._world.fleet.guards() == self._barred:
+        """A node that found newer terms in the store than it runs does not stand before it runs others, and
+        one that has not entered its fleet does not know whom it would lead."""
+        while self._is_outside() or (self._barred and self._world.fleet.guards() == self._barred):
             await self._world.clock.sleep(RETRY_NS)
         self._barred = ()
+
+    def _is_outside(self) -> bool:
+        fleet = self._world.fleet
+        return bool(fleet.guards()) and self._world.name not in fleet.nodes()
 
     async def _elected(self) -> bool:
         """True once this node holds the leader node; False after waiting for another to let go."""
