@@ -229,4 +229,6 @@ class Ending(Waiting):
             after = plan.after
             if mine is not None and after is not None and after.state is State.PENDING:
                 self._admit(Mine(after, plan.version + 1))
+                if self._draining:
+                    self._look.set()  # it is left to others
         self._kick.set()

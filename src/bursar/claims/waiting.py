@@ -14,7 +14,7 @@ from bursar.claims.ground import (
     Mine,
     Reservation,
 )
-from bursar.claims.model import Task
+from bursar.claims.model import State, Task
 from bursar.claims.requirements import Mode
 from bursar.errors import (
     FormatError,
@@ -69,15 +69,21 @@ class Waiting(Ground):
         """A name that this instance's own tasks hold is known, however long ago it was read."""
         place = self.queue.places.get(name)
         holders = [place.owner, *place.sharers] if place is not None else []
-        return any(id in self.mine for id in holders)
+        return any(self._holds_here(id) for id in holders)
+
+    def _holds_here(self, id: str) -> bool:
+        """Whether this instance looks after a task that holds its names, or is about to. One that waits
+        here holds nothing, whatever was seen when another instance looked after it."""
+        mine = self.mine.get(id)
+        return mine is not None and (mine.granting or mine.task.state is not State.PENDING)
 
     def _is_others(self, name: str) -> bool:
         """Whether another instance's task holds or reserves it, as far as is known here."""
         place = self.queue.places.get(name)
         if place is None:
             return False
-        holders = [place.owner, *place.sharers, place.reserved]
-        return any(id and id not in self.mine for id in holders)
+        is_reserved = bool(place.reserved) and place.reserved not in self.mine
+        return is_reserved or any(id and not self._holds_here(id) for id in (place.owner, *place.sharers))
 
     async def _admit_later(self, mine: Mine, names: list[str]) -> None:
         generation = self.generation
