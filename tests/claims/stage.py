@@ -10,6 +10,7 @@ from typing import Any
 from bursar.claims.layout import TASK_SHARDS
 from bursar.claims.model import State, Task, decode_task
 from bursar.claims.resource import ClaimDecider, open_resource
+from bursar.claims.tracker import Dispatch, InProcessTracker
 from bursar.policy import ClaimPolicy
 from bursar.resource.door import Resource
 from bursar.sim.faults import Faults
@@ -26,8 +27,10 @@ class Stage(Scenario):
     duration_ns = 200 * SECOND_NS
     settle_ns = SECOND_NS
 
-    def __init__(self, act: Act, nodes: tuple[str, ...], terms: Mapping[str, Any]) -> None:
+    def __init__(self, act: Act, nodes: tuple[str, ...], works: bool, terms: Mapping[str, Any]) -> None:
         self._act = act
+        self._works = works
+        self.begun: list[str] = []
         self._names = nodes
         self._terms = terms
         self._is_over = False
@@ -37,7 +40,14 @@ class Stage(Scenario):
         return dict.fromkeys(self._names, self._boot)
 
     async def _boot(self, world: World) -> None:
-        resource = open_resource(world, "things", ClaimPolicy(name="things", **self._terms))
+        async def work(dispatch: Dispatch) -> bytes:
+            self.begun.append(dispatch.id)
+            await world.clock.sleep(int(float(dispatch.payload or b"0") * SECOND_NS))
+            return b"done"
+
+        tracker = InProcessTracker(work) if self._works else None
+        policy = ClaimPolicy(name="things", **self._terms)
+        resource = open_resource(world, "things", policy, tracker=tracker)
         await resource.start()
         self.resources[world.name] = resource
 
@@ -69,6 +79,14 @@ class Stage(Scenario):
     def cut(self, node: str) -> Callable[[], None]:
         """The store cannot be reached from this node, until what is returned is called."""
         return self.sim.fabric.cut([(node, STORE), (STORE, node)])
+
+    def stop_store(self) -> Callable[[], None]:
+        """No node reaches the store, until what is returned is called; sessions outlast it, as they do
+        where the servers are away for all of that time."""
+        heals = [self.cut(node) for node in self._names]
+        for session in self._tree.sessions.values():
+            session.expires_ns += 3600 * SECOND_NS
+        return lambda: [heal() for heal in heals] and None
 
     def cut_replies(self, node: str) -> Callable[[], None]:
         """The store does what this node asks for, which hears nothing of it."""
@@ -122,6 +140,14 @@ def _wake(woken: asyncio.Future[None]) -> None:
 NO_FAULTS = Faults()
 
 
-def play(act: Act, nodes: tuple[str, ...] = ("n1",), *, faults: Faults = NO_FAULTS, **terms: Any) -> Run:
-    """Raises what the play raises. `terms` are those of the policy."""
-    return Simulation("stage", Stage(act, nodes, terms), 1, faults=faults).run()
+def play(
+    act: Act,
+    nodes: tuple[str, ...] = ("n1",),
+    *,
+    faults: Faults = NO_FAULTS,
+    works: bool = False,
+    **terms: Any,
+) -> Run:
+    """Raises what the play raises. `works`: tasks are done, each for as many seconds as its payload says;
+    `terms` are those of the policy."""
+    return Simulation("stage", Stage(act, nodes, works, terms), 1, faults=faults).run()

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+
 from bursar.claims.ending import Ending
 from bursar.claims.ground import (
     END_TRIES,
@@ -46,6 +48,11 @@ class Claiming(Ending):
             except SessionExpiredError:
                 self.expire(generation)
                 await self.wait_for_session()
+            except asyncio.CancelledError:
+                # Whoever submits waits no longer, and the store may have it, with this instance's mark.
+                self._unsure[task.id] = None
+                self._look.set()
+                raise
 
     async def _find_known(self, id: str, generation: int) -> Task | None:
         try:
@@ -65,7 +72,8 @@ class Claiming(Ending):
         return await self.desk.read_released(id)
 
     async def withdraw_stored(self, id: str, outcome: Outcome) -> bool:
-        """Take back a record that waits; False if it waits no more. Works whoever looks after it."""
+        """Take back a record that waits; False if it waits no more. Works whoever looks after it. Raises
+        Unknown if the store does not answer for long."""
         for _ in range(END_TRIES):
             generation = self.generation
             try:
@@ -87,7 +95,7 @@ class Claiming(Ending):
             except SessionExpiredError:
                 self.expire(generation)
                 await self.wait_for_session()
-        return False
+        raise Unknown(f"{id} could not be taken back: the store does not answer, or it changes too often")
 
     async def inherit(self, task: Task, version: int, *, marked: bool) -> Task | None:
         """Make a granted claim this process's own; None if it changed meanwhile. Its names and fences

@@ -22,7 +22,7 @@ from bursar.claims.ground import ASK_NS, LOOK_NS, RETRY_NS, TEND_NS, Reservation
 from bursar.claims.model import State, Task
 from bursar.claims.requirements import Mode
 from bursar.claims.sweeping import Sweeping
-from bursar.errors import FormatError, SessionExpiredError, StoreUnknownError
+from bursar.errors import FormatError, SessionExpiredError, StoreUnknownError, Unknown
 
 
 class Instance(Sweeping):
@@ -76,7 +76,7 @@ class Instance(Sweeping):
         """Too late for it to begin."""
         try:
             await self.withdraw_stored(id, "expired")
-        except (StoreUnknownError, FormatError) as error:
+        except (StoreUnknownError, Unknown, FormatError) as error:
             self.problem = str(error)  # it is tried again
 
     def _sweeps(self) -> bool:

@@ -4,10 +4,7 @@ from __future__ import annotations
 
 from bursar.claims.claiming import Claiming
 from bursar.claims.fences import make_fence
-from bursar.claims.ground import (
-    POLL_NS,
-    Lost,
-)
+from bursar.claims.ground import END_AGAIN_NS, POLL_NS, RETRY_NS, Lost
 from bursar.claims.model import State, Task
 from bursar.claims.tracker import Dispatch, Progress, Report
 from bursar.errors import (
@@ -48,6 +45,10 @@ class Doing(Claiming):
         """A running task whose instance died."""
         if self._tracker is None or task.id in self._tracked:
             return
+        while self._ended.get(task.id) == task.attempt:
+            await self.world.clock.sleep(RETRY_NS)  # it ended here, and its end is on the way
+        if (mine := self.mine.get(task.id)) is None or mine.task != task:
+            return
         status = await self._tracker.status(self.dispatch_of(task))
         if status is Progress.LOST:
             await self._bury(task)
@@ -71,14 +72,26 @@ class Doing(Claiming):
         await self._record_end(task, report)
 
     async def _record_end(self, task: Task, report: Report) -> None:
-        """Once: by this instance if it still looks after the task, else for whoever does."""
+        """Once: by this instance if it still looks after the task, else for whoever does. However long
+        the store is away: nobody else knows how the task ended."""
+        self._ended[task.id] = task.attempt
+        while not self.is_stopping and not await self._is_end_decided(task, report):
+            await self.world.clock.sleep(END_AGAIN_NS)
+        if self._ended.get(task.id) == task.attempt:
+            del self._ended[task.id]
+
+    async def _is_end_decided(self, task: Task, report: Report) -> bool:
+        """Whether this end is recorded, or is not to be any more."""
+        generation = self.generation
         try:
+            if task.id not in self.mine:
+                await self.desk.repeat(self.world.store.sync)  # this session may not have seen the grant
             found = await self.desk.read_task(task.id)
             if found is None or found[0].attempt != task.attempt or found[0].state is not State.RUNNING:
                 self._count("late")
                 if (mine := self.mine.get(task.id)) is not None and mine.task.attempt == task.attempt:
                     self._taken_away(task)
-                return
+                return True
             if task.id in self.mine and not self._is_superseded(task):
                 recorded = await self.release(task.id, report.outcome, report.result)
             else:
@@ -86,10 +99,19 @@ class Doing(Claiming):
                 await self.world.store.transact([*plan.operations, Check(self.layout.root)])
                 recorded = True
             self._count("completed" if recorded else "late")
-        except (*Lost, StoreUnknownError, SessionExpiredError, Unknown):
-            # Somebody else records it, or finds it running and asks the tracker.
-            self._count("late")
-            self._look.set()
+            return True
+        except Lost:
+            pass  # somebody else changed it: look at what it is now
+        except SessionExpiredError:
+            self.expire(generation)
+            await self.wait_for_session()
+        except (StoreUnknownError, Unknown) as error:
+            self.problem = str(error)
+        except FormatError as error:
+            self.problem = str(error)
+            self._count("unreadable")
+            return True
+        return False
 
     def _keep(self, task: Task) -> None:
         """Nothing of it is done here, so it takes no place of what is. Whoever did it may report its end

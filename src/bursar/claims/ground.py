@@ -65,6 +65,9 @@ NAMES_SWEEP_NS = 300 * SECOND_NS
 IDLE_MAX = 20_000
 TAKE_AT_ONCE = 100
 END_TRIES = 50
+END_AGAIN_NS = 500 * MILLISECOND_NS
+"""What could not be written after so many tries is tried again after so long, for as long as it takes."""
+
 VIEWS_MAX = 200_000
 
 Reservation = Callable[[], tuple[list[Operation], Draft]]
@@ -157,6 +160,7 @@ class Ground:
         self._deferred: list[Mine] = []
         self._followed: dict[str, str] = {}
         self._tracked: dict[str, None] = {}
+        self._ended: dict[str, int] = {}
         self._kept: dict[str, Task] = {}
         self._draining = False
         self.is_stopping = False

@@ -76,7 +76,7 @@ class ClaimDecider(Decider):
         )
         self.strangers = Strangers(lambda tenant: self.forget(tenant))
         self.tasks = Tasks(self.instance, policy, self.strangers)
-        self.verbs = offer(self.tasks)
+        self.verbs = offer(self.tasks, world)
 
     async def start(self) -> None:
         await self.instance.start()

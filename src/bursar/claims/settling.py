@@ -6,7 +6,14 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from bursar.claims.model import State, Task
-from bursar.errors import FormatError, NodeMissingError, Refused, SessionExpiredError, StoreUnknownError
+from bursar.errors import (
+    FormatError,
+    NodeMissingError,
+    Refused,
+    SessionExpiredError,
+    StoreUnknownError,
+    Unknown,
+)
 from bursar.world import MILLISECOND_NS
 
 if TYPE_CHECKING:
@@ -40,7 +47,7 @@ class Settling:
                 await self._look(asked, generation)
             except SessionExpiredError:
                 instance.expire(generation)
-            except StoreUnknownError:
+            except (StoreUnknownError, Unknown):
                 await instance.world.clock.sleep(RETRY_NS)
             except FormatError as error:
                 asked.may_be_recorded = asked.may_be_granted = False

@@ -7,6 +7,7 @@ import asyncio
 from bursar.claims.granting import Granting
 from bursar.claims.ground import (
     ASK_NS,
+    END_AGAIN_NS,
     HELPINGS,
     LOOK_AGAIN_NS,
     RETRY_NS,
@@ -21,6 +22,7 @@ from bursar.errors import (
     NodeMissingError,
     SessionExpiredError,
     StoreUnknownError,
+    Unknown,
 )
 from bursar.world import Delete
 
@@ -229,7 +231,7 @@ class Takeover(Granting):
         self.world.trace("claim.adopted", task=task.id, state=str(task.state), attempt=task.attempt)
         if task.state is State.PENDING and task.is_claim:
             # Whoever waited for it is gone, or is told that its session was lost.
-            self.spawn(self.withdraw_stored(task.id, "cancelled"), "orphan")
+            self.spawn(self._withdraw_orphan(task.id, self.generation), "orphan")
             return
         if task.state is State.PENDING:
             self._admit(Mine(task, version))
@@ -238,10 +240,36 @@ class Takeover(Granting):
         if not task.is_claim:
             self._running[task.id] = None
         if task.state is State.DONE:
-            self.spawn(self.release(task.id, task.outcome or "failed"), "finish")
+            self.spawn(self._finish(task, self.generation), "finish")
         elif not task.is_claim:
             self.spawn(self._resume(task), "resume")
         elif task.holder == self.me and self.claims.is_wanted(task.id):
             return  # held by this very process: only the session was lost
         else:
             self.spawn(self._bury(task), "bury")
+
+    async def _withdraw_orphan(self, id: str, generation: int) -> None:
+        """It bears this instance's mark, so nobody else will."""
+        while generation == self.generation and not self.is_stopping:
+            try:
+                await self.withdraw_stored(id, "cancelled")
+                return
+            except (StoreUnknownError, Unknown) as error:
+                self.problem = str(error)
+            except FormatError as error:
+                self.problem = str(error)
+                return
+            await self.world.clock.sleep(END_AGAIN_NS)
+
+    async def _finish(self, task: Task, generation: int) -> None:
+        """Give back the names of a task whose end is recorded."""
+        while generation == self.generation and not self.is_stopping:
+            try:
+                await self.release(task.id, task.outcome or "failed")
+                return
+            except (StoreUnknownError, Unknown) as error:
+                self.problem = str(error)
+            except FormatError as error:
+                self.problem = str(error)
+                return
+            await self.world.clock.sleep(END_AGAIN_NS)

@@ -15,23 +15,27 @@ values, so that they can be asked for over the wire:
 
 from __future__ import annotations
 
+import asyncio
 import inspect
-from collections.abc import Iterable, Mapping
+from collections.abc import Awaitable, Iterable, Mapping
 from typing import Any
 
 from bursar.claims.courier import Instance, new_task
 from bursar.claims.layout import new_id, task_id
 from bursar.claims.model import PAYLOAD_MAX_BYTES, Outcome, State, Task, check_priority
 from bursar.claims.requirements import check_claim_name, parse
-from bursar.errors import Refused, SessionExpiredError, UsageError
+from bursar.errors import Refused, SessionExpiredError, StoreUnknownError, Unknown, UsageError
 from bursar.fleet import audit
 from bursar.fleet.layout import AUDIT
 from bursar.policy.values import ClaimPolicy
 from bursar.resource import WAIT_MAX_S, Strangers, check_name, check_tenant
 from bursar.resource.decider import Verb
-from bursar.world import SECOND_NS, Watch
+from bursar.world import SECOND_NS, Watch, World
 
 DEADLINE_MAX_S = 10 * 365 * 86_400
+ANSWER_NS = 10 * SECOND_NS
+"""Shorter than a daemon's clients wait for the answer to a verb."""
+
 WAIT_FOR_S = 1.0
 """Shorter than a daemon's clients wait for an answer: whoever waits longer asks again."""
 
@@ -201,13 +205,13 @@ def describe(task: Task) -> dict[str, Any]:
     }
 
 
-def offer(tasks: Tasks) -> Mapping[str, Verb]:
-    """The verbs of the kind."""
+def offer(tasks: Tasks, world: World) -> Mapping[str, Verb]:
+    """The verbs of the kind. Each is answered within ten seconds, beside what it was told to wait."""
     names = ("submit", "read", "wait_for", "cancel", "tasks", "why", "holders", "force_release")
-    return {name: _make_plain(name, getattr(tasks, name)) for name in names}
+    return {name: _make_plain(name, getattr(tasks, name), world) for name in names}
 
 
-def _make_plain(name: str, verb: Verb) -> Verb:
+def _make_plain(name: str, verb: Verb, world: World) -> Verb:
     """Arguments come over the wire, so that wrong ones are the caller's mistake and not a fault here."""
     signature = inspect.signature(verb)
 
@@ -216,9 +220,47 @@ def _make_plain(name: str, verb: Verb) -> Verb:
             signature.bind(**arguments)
         except TypeError as error:
             raise UsageError(f"{name}{signature}: {error}") from error
-        return _describe_all(await verb(**arguments))
+        waits = arguments.get("timeout", 0)
+        limit_ns = ANSWER_NS + (int(waits * SECOND_NS) if isinstance(waits, int | float) else 0)
+        try:
+            return _describe_all(await _answer_within(world, verb(**arguments), limit_ns))
+        except (StoreUnknownError, SessionExpiredError) as error:
+            raise Unknown(f"{name}: {error}") from error
+        except TimeoutError:
+            then = "submit it again with the same key" if arguments.get("key") else "look what is there"
+            remedy = f"whether it was submitted is not known: {then}" if name == "submit" else "ask again"
+            raise Unknown(f"{name}: the store does not answer; {remedy}") from None
 
     return act
+
+
+async def _answer_within(world: World, work: Awaitable[Any], limit_ns: int) -> Any:
+    """Raises TimeoutError, and the work is given up."""
+    answer: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
+    working = world.spawn(_work(work, answer), "claims.verb")
+    timer = world.spawn(_run_out(world, limit_ns, answer), "claims.verb")
+    try:
+        return await answer
+    finally:
+        working.cancel()
+        timer.cancel()
+
+
+async def _work(work: Awaitable[Any], answer: asyncio.Future[Any]) -> None:
+    try:
+        result = await work
+    except Exception as error:  # noqa: BLE001  whoever asked is told
+        if not answer.done():
+            answer.set_exception(error)
+        return
+    if not answer.done():
+        answer.set_result(result)
+
+
+async def _run_out(world: World, limit_ns: int, answer: asyncio.Future[Any]) -> None:
+    await world.clock.sleep(limit_ns)
+    if not answer.done():
+        answer.set_exception(TimeoutError())
 
 
 def _describe_all(answer: Any) -> Any:
