@@ -64,8 +64,8 @@ class ForgetsVersions(ClaimBook):
 class KeepsSharers(ClaimBook):
     """Takes a name exclusively beside those who share it."""
 
-    def _own(self, operations: list[Operation], name: str, draft: Draft, id: str) -> int:
-        phase = super()._own(operations, name, draft, id)
+    def _own(self, operations: list[Operation], name: str, draft: Draft, id: str, *heir: Any) -> int:
+        phase = super()._own(operations, name, draft, id, *heir)
         operations[:] = [op for op in operations if not isinstance(op, Delete)]
         return phase
 
@@ -73,12 +73,12 @@ class KeepsSharers(ClaimBook):
 class NeverRaises(ClaimBook):
     """Gives every owner the same fence."""
 
-    def _own(self, operations: list[Operation], name: str, draft: Draft, id: str) -> int:
-        super()._own(operations, name, draft, id)
+    def _own(self, operations: list[Operation], name: str, draft: Draft, id: str, *heir: Any) -> int:
+        super()._own(operations, name, draft, id, *heir)
         return 1
 
-    def _share(self, operations: list[Operation], name: str, draft: Draft, id: str) -> int:
-        super()._share(operations, name, draft, id)
+    def _share(self, operations: list[Operation], name: str, draft: Draft, id: str, *heir: Any) -> int:
+        super()._share(operations, name, draft, id, *heir)
         return 1
 
 

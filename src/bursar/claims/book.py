@@ -36,7 +36,7 @@ Invariants of the store, each kept by every transaction made here:
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import msgspec
@@ -44,7 +44,7 @@ import msgspec
 from bursar.claims.layout import Layout
 from bursar.claims.model import Holding, Outcome, State, Task, encode, step
 from bursar.claims.requirements import Mode
-from bursar.world import Check, CheckAbsent, Create, Delete, Operation, Set
+from bursar.world import Check, CheckAbsent, Create, Delete, Operation, Set, Stat
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,6 +65,18 @@ class View:
     sharers: dict[str, None] = field(default_factory=dict)
     read_ns: int = 0
     number: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Heir:
+    """Whom a name is reserved for: a task, its place in line, and how it needs the name."""
+
+    id: str
+    since: int
+    mode: Mode
+
+
+NO_HEIRS: Mapping[str, Heir] = {}
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,10 +143,19 @@ class ClaimBook:
         operations.append(Create(self.layout.task(task.id), encode(task)))
         operations += self._take_key(task)
         if take:
-            operations.append(self.mark(task.id))
+            # The answer to the last one tells the revision, which is the task's place in line.
+            operations += [self.mark(task.id), Set(self.layout.task_folder(task.id), b"")]
         else:
-            operations.append(Set(self.layout.bell, b""))
+            operations.append(self.offer(task.id))
         return operations
+
+    def offer(self, id: str) -> Operation:
+        """Let whoever can have it done find it."""
+        return Create(self.layout.offered(id))
+
+    def leave(self, id: str) -> list[Operation]:
+        """Look after a task no more, for others to take it."""
+        return [Delete(self.layout.busy(id)), self.offer(id)]
 
     def _take_key(self, task: Task) -> list[Operation]:
         return [Create(self.layout.key(task.key), task.id.encode())] if task.key else []
@@ -143,8 +164,9 @@ class ClaimBook:
         """Look after a task: fails while another instance does."""
         return Create(self.layout.busy(id), self.me.encode(), ephemeral=True)
 
-    def take(self, id: str) -> list[Operation]:
-        return [Check(self.layout.task(id)), self.mark(id)]
+    def take(self, id: str, *, offered: bool) -> list[Operation]:
+        taking = [Check(self.layout.task(id)), self.mark(id)]
+        return [*taking, Delete(self.layout.offered(id))] if offered else taking
 
     # Drafts
 
@@ -177,16 +199,19 @@ class ClaimBook:
 
     # Granting
 
-    def grant(self, task: Task, version: int | None, draft: Draft) -> Plan | None:
+    def grant(
+        self, task: Task, version: int | None, draft: Draft, heirs: Mapping[str, Heir] = NO_HEIRS
+    ) -> Plan | None:
         """Own all of its names. version None: the record is created by the same transaction. No plan
-        if one of the names has an owner, by what was seen. (Of sharers the transaction finds out.)"""
+        if one of the names has an owner, by what was seen. (Of sharers the transaction finds out.)
+        `heirs`: for whom each name is reserved from now on."""
         if any(draft.see(name)[1].owner for name, _ in task.needs):
             return None
         operations: list[Operation] = []
         phases = []
         for name, mode in task.requirements:
             own = self._own if mode is Mode.EXCLUSIVE else self._share
-            phases.append(own(operations, name, draft, task.id))
+            phases.append(own(operations, name, draft, task.id, heirs.get(name)))
         after = msgspec.structs.replace(
             task,
             state=step(task.state, "granted"),
@@ -203,18 +228,23 @@ class ClaimBook:
             operations.append(Set(self.layout.task(task.id), encode(after), version))
         return Plan(task, -1 if version is None else version, after, operations, draft)
 
-    def _own(self, operations: list[Operation], name: str, draft: Draft, id: str) -> int:
+    def _own(
+        self, operations: list[Operation], name: str, draft: Draft, id: str, heir: Heir | None = None
+    ) -> int:
         version, seen = draft.see(name)
-        holding = self._without_mine(seen, id)
+        holding = self._pass_on(seen, id, heir)
         taken = msgspec.structs.replace(holding, phase=holding.phase + 1, owner=id, shared=False)
         self._write(operations, name, draft, version, taken)
         if holding.shared:
             operations.append(Delete(self.layout.sharers(name)))
         return taken.phase
 
-    def _share(self, operations: list[Operation], name: str, draft: Draft, id: str) -> int:
+    def _share(
+        self, operations: list[Operation], name: str, draft: Draft, id: str, heir: Heir | None = None
+    ) -> int:
         version, seen = draft.see(name)
-        holding = self._without_mine(seen, id)
+        # Those who share a name do not write it, so that they do not disturb each other.
+        holding = self._pass_on(seen, id, heir) if seen.reserved == id or not seen.shared else seen
         if not holding.shared:
             holding = msgspec.structs.replace(holding, phase=holding.phase + 1, shared=True)
             self._write(operations, name, draft, version, holding)
@@ -226,11 +256,21 @@ class ClaimBook:
         operations.append(Create(self.layout.sharer(name, id)))
         return holding.phase
 
-    def _without_mine(self, holding: Holding, id: str) -> Holding:
-        """A reservation ends when it is used."""
-        if holding.reserved != id:
+    def _pass_on(self, holding: Holding, id: str, heir: Heir | None) -> Holding:
+        """A reservation ends when it is used, and goes to whoever is next."""
+        if holding.reserved and holding.reserved == id:
+            holding = msgspec.structs.replace(holding, reserved="", reserved_since=0, reserved_mode="")
+        return holding if heir is None else self._reserve_for(holding, heir)
+
+    def _reserve_for(self, holding: Holding, heir: Heir) -> Holding:
+        """Unless an older task has it reserved."""
+        if holding.reserved == heir.id:
             return holding
-        return msgspec.structs.replace(holding, reserved="", reserved_since=0, reserved_mode="")
+        if holding.reserved and (holding.reserved_since, holding.reserved) < (heir.since, heir.id):
+            return holding
+        return msgspec.structs.replace(
+            holding, reserved=heir.id, reserved_since=heir.since, reserved_mode=str(heir.mode)
+        )
 
     def _write(
         self, operations: list[Operation], name: str, draft: Draft, version: int | None, holding: Holding
@@ -337,26 +377,22 @@ class ClaimBook:
 
     # Reserving
 
-    def reserve(self, task: Task, name: str, mode: Mode) -> tuple[list[Operation], Draft]:
-        """Note in the store that a name is reserved; nothing if an older task has it reserved."""
+    def reserve(
+        self, heirs: Mapping[str, Heir | None], mine: Mapping[str, str]
+    ) -> tuple[list[Operation], Draft]:
+        """Note in the store for whom names are reserved; for nobody any more where the heir is None and
+        the reservation is the one that this instance once noted (`mine`)."""
         draft = self.draft()
-        version, holding = draft.see(name)
         operations: list[Operation] = []
-        older = (holding.reserved_since, holding.reserved) < (task.submitted, task.id)
-        if holding.reserved != task.id and not (holding.reserved and older):
-            reserved = msgspec.structs.replace(
-                holding, reserved=task.id, reserved_since=task.submitted, reserved_mode=str(mode)
-            )
-            self._write(operations, name, draft, version, reserved)
+        for name, heir in heirs.items():
+            version, holding = draft.see(name)
+            freed = self._pass_on(holding, mine.get(name, ""), heir)
+            if freed is not holding:
+                self._write(operations, name, draft, version, freed)
         return operations, draft
 
     def unreserve(self, id: str, name: str) -> tuple[list[Operation], Draft]:
-        draft = self.draft()
-        version, holding = draft.see(name)
-        operations: list[Operation] = []
-        if holding.reserved == id:
-            self._write(operations, name, draft, version, self._without_mine(holding, id))
-        return operations, draft
+        return self.reserve({name: None}, {name: id})
 
     # Forgetting
 
@@ -375,6 +411,12 @@ class ClaimBook:
         for name in names:
             self.views.pop(name, None)
         self.is_floor_sure = False
+
+
+def read_revision(results: Sequence[str | Stat | None]) -> int:
+    """The revision of a transaction that submitted a task and took it."""
+    assert isinstance(results[-1], Stat), "its last operation is a Set"
+    return results[-1].modified
 
 
 def names_of(plans: Sequence[Plan]) -> list[str]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 
+from bursar.claims.book import read_revision
 from bursar.claims.ending import Ending
 from bursar.claims.ground import (
     END_TRIES,
@@ -33,9 +34,9 @@ class Claiming(Ending):
             generation = self.generation
             try:
                 takes = self._tracker is not None
-                await self.world.store.transact(self.book.submit(task, take=takes))
+                results = await self.world.store.transact(self.book.submit(task, take=takes))
                 if takes and generation == self.generation and task.id not in self.mine:
-                    self._admit(Mine(task, 0))
+                    self._admit(Mine(task, 0, read_revision(results), self.world.clock.now()))
                 return task
             except NodeExistsError:
                 known = await self._find_known(task.id, generation)
@@ -44,14 +45,14 @@ class Claiming(Ending):
             except StoreUnknownError:
                 # The same id again: it exists now, or it does not.
                 self._unsure[task.id] = None
-                self._look.set()
+                self._look_everywhere()
             except SessionExpiredError:
                 self.expire(generation)
                 await self.wait_for_session()
             except asyncio.CancelledError:
                 # Whoever submits waits no longer, and the store may have it, with this instance's mark.
                 self._unsure[task.id] = None
-                self._look.set()
+                self._look_everywhere()
                 raise
 
     async def _find_known(self, id: str, generation: int) -> Task | None:

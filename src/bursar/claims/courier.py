@@ -16,13 +16,14 @@ again. Nothing else is ever repeated.
 
 from __future__ import annotations
 
+import heapq
 from typing import Any
 
-from bursar.claims.ground import ASK_NS, LOOK_NS, RETRY_NS, TEND_NS, Reservation
+from bursar.claims.ground import ASK_NS, FEW_TASKS, LOOK_NS, LOOK_PARTS, RETRY_NS, TEND_NS
 from bursar.claims.model import State, Task
-from bursar.claims.requirements import Mode
 from bursar.claims.sweeping import Sweeping
-from bursar.errors import FormatError, SessionExpiredError, StoreUnknownError, Unknown
+from bursar.errors import FormatError, StoreUnknownError, Unknown
+from bursar.world import SECOND_NS
 
 
 class Instance(Sweeping):
@@ -55,56 +56,45 @@ class Instance(Sweeping):
         while not self.is_stopping:
             await self.world.clock.sleep(TEND_NS)
             rounds += 1
-            wall_ns = self.world.clock.wall()
-            if self.queue.age(wall_ns - self._aging_ns):
+            if self.queue.age(self.world.clock.now() - self._aging_ns):
                 self._kick.set()
-            if self._others:
-                self._reserve_aged()
-            for id, mine in list(self.mine.items()):
-                if mine.task.deadline and mine.task.deadline < wall_ns and mine.task.state is State.PENDING:
-                    self.spawn(self._expire_task(id), "deadline")
-            if rounds % (ASK_NS // TEND_NS) == 0 and self._is_idle() and self._has_foreign:
-                self._look.set()
+            self._note_reservations()
+            self._expire_tasks()
+            if rounds % (ASK_NS // TEND_NS) == 0 and self._is_idle() and any(self._foreign.values()):
+                self.spawn(self._ask(), "ask")
             if rounds % (LOOK_NS // TEND_NS + 1) == 0:
-                self._look.set()
-                if self._sweeps():
-                    self.spawn(self._sweep_tasks(rounds), "sweep")
+                self._tend_seldom(rounds // (LOOK_NS // TEND_NS + 1))
             if rounds % (self._names_sweep_ns // TEND_NS + 1) == 0 and self._sweeps():
                 self.spawn(self._sweep_names(), "sweep")
+
+    def _tend_seldom(self, turn: int) -> None:
+        shards = self.layout.task_shards
+        parts = LOOK_PARTS if self._largest_shard > FEW_TASKS else 1
+        self._shards.update(dict.fromkeys(shards[turn % parts :: parts]))
+        self._look.set()
+        self._check_reservations()
+        if self._sweeps():
+            self.spawn(self._sweep_tasks(), "sweep")
+
+    def _expire_tasks(self) -> None:
+        wall_ns = self.world.clock.wall()
+        while self._deadlines and self._deadlines[0][0] < wall_ns:
+            _, id = heapq.heappop(self._deadlines)
+            if id in self.mine and self.mine[id].task.state is State.PENDING:
+                self.spawn(self._expire_task(id), "deadline")
 
     async def _expire_task(self, id: str) -> None:
         """Too late for it to begin."""
         try:
             await self.withdraw_stored(id, "expired")
         except (StoreUnknownError, Unknown, FormatError) as error:
-            self.problem = str(error)  # it is tried again
+            self.problem = str(error)
+            if id in self.mine:
+                heapq.heappush(self._deadlines, (self.world.clock.wall() + SECOND_NS, id))
 
     def _sweeps(self) -> bool:
         """One instance is enough; which one does not matter, nor that it is one."""
         return not self._others or self._instances[:1] == [self._node]
-
-    def _reserve_aged(self) -> None:
-        for id, entry in list(self.queue.entries.items()):
-            if not entry.aged:
-                continue
-            task = self.mine[id].task
-            for name, mode in task.requirements:
-                view = self.book.views.get(name)
-                if view is None or view.holding.reserved != id:
-                    plan = self._plan_reservation(task, name, mode)
-                    self.spawn(self._reserve(plan, name), "reserve")
-
-    def _plan_reservation(self, task: Task, name: str, mode: Mode) -> Reservation:
-        return lambda: self.book.reserve(task, name, mode)
-
-    async def _reserve(self, plan: Reservation, name: str) -> None:
-        generation = self.generation
-        try:
-            await self._write_reservation(plan, name, generation)
-        except SessionExpiredError:
-            self.expire(generation)
-        except (StoreUnknownError, FormatError) as error:
-            self.problem = str(error)
 
 
 def new_task(**fields: Any) -> Task:

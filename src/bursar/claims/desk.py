@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Iterable
-from typing import TypeVar
+from typing import NamedTuple, TypeVar
 
 from bursar.claims.book import ClaimBook, Floor, Idle, Plan, View
 from bursar.claims.model import Task, decode_holding, decode_task
@@ -19,6 +19,14 @@ READS_AT_ONCE = 256
 T = TypeVar("T")
 
 
+class Record(NamedTuple):
+    """A task as the store has it. `created`: the revision that it came with, its place in line."""
+
+    task: Task
+    version: int
+    created: int
+
+
 class Desk:
     """Reads for one book. Raises SessionExpiredError, or StoreUnknownError after many tries."""
 
@@ -31,12 +39,17 @@ class Desk:
 
     async def read_task(self, id: str) -> tuple[Task, int] | None:
         """The record and its version; None if there is none."""
+        found = await self.read_record(id)
+        return None if found is None else (found.task, found.version)
+
+    async def read_record(self, id: str) -> Record | None:
+        """The same, with its place in line."""
         path = self._layout.task(id)
         try:
             data, stat = await self.repeat(lambda: self._store.get(path))
         except NodeMissingError:
             return None
-        return decode_task(path, data), stat.version
+        return Record(decode_task(path, data), stat.version, stat.created)
 
     async def read_released(self, id: str) -> Task | None:
         path = self._layout.released(id)

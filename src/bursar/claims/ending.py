@@ -168,7 +168,7 @@ class Ending(Waiting):
         """Somebody requeued it by force, maybe under this instance's own mark: look whose it is."""
         self._over(task)
         self._unsure[task.id] = None
-        self._look.set()
+        self._look_everywhere()
 
     def _over(self, task: Task) -> None:
         """This grant owns nothing any more."""
@@ -228,7 +228,7 @@ class Ending(Waiting):
             self.queue.vacate(plan.id, plan.task.requirements)
             after = plan.after
             if mine is not None and after is not None and after.state is State.PENDING:
-                self._admit(Mine(after, plan.version + 1))
+                self._admit(Mine(after, plan.version + 1, mine.created, mine.since_ns))
                 if self._draining:
                     self._look.set()  # it is left to others
         self._kick.set()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 
-from bursar.claims.book import Plan, names_of
+from bursar.claims.book import Plan, names_of, read_revision
 from bursar.claims.doing import Doing
 from bursar.claims.ground import (
     BATCH_OPERATIONS,
@@ -68,7 +68,7 @@ class Granting(Doing):
             if any(name in self._written for name in names):
                 self._deferred.append(mine)
                 continue
-            plan = self.book.grant(mine.task, mine.version, draft)
+            plan = self.book.grant(mine.task, mine.version, draft, self._heirs(mine.task))
             if plan is None:
                 # They have an owner, of which the queue knows nothing: read them again.
                 self.book.forget(names)
@@ -106,6 +106,7 @@ class Granting(Doing):
             return
         if granted:
             self.book.confirm(plans[0].draft, self.world.clock.now())
+            self._remember_noted(plans[0].draft)
         else:
             self.book.forget(names_of(plans))
         self._end_batch(plans)
@@ -193,9 +194,15 @@ class Granting(Doing):
     def _record_waiting(self) -> None:
         """A claim that was not granted at once is written down, so that it keeps its place; one that
         does not want to wait is refused."""
-        for id in list(self.queue.entries):
+        for id in list(self._unrecorded):
+            if id not in self.queue.entries:
+                self._unrecorded.pop(id, None)
+                continue
             mine = self.mine[id]
-            if mine.version is not None or not (why := self.why_blocked(id)):
+            if mine.version is not None:
+                del self._unrecorded[id]
+                continue
+            if not (why := self.why_blocked(id)):
                 continue
             if self.claims.block(id, why):
                 self.queue.leave(id)
@@ -204,36 +211,35 @@ class Granting(Doing):
 
     async def _record(self, mine: Mine, generation: int) -> None:
         """It is not in the queue meanwhile: a grant would create the record too."""
+        created = None
         try:
-            recorded = await self._write_down(mine, generation)
+            created = await self._write_down(mine, generation)
         except SessionExpiredError:
             self.expire(generation)
             return
         except (StoreUnknownError, FormatError) as error:
             self.problem = str(error)
-            recorded = False
         if not self._is_kept(mine, generation):
             return  # whoever dropped it removes the record
         mine.recording = False
-        if recorded:
-            mine.version = 0
+        if created is not None:
+            mine.version, mine.created = 0, created
             self._enter(mine)
         else:
             self.claims.look_again(mine.task.id)
 
-    async def _write_down(self, mine: Mine, generation: int) -> bool:
-        """False if the key is another's."""
+    async def _write_down(self, mine: Mine, generation: int) -> int | None:
+        """The revision that it was written with; None if the key is another's."""
         task = mine.task
         while self._is_kept(mine, generation):
             try:
-                await self.world.store.transact(self.book.submit(task, take=True))
-                return True
+                return read_revision(await self.world.store.transact(self.book.submit(task, take=True)))
             except (StoreUnknownError, NodeExistsError) as error:
                 await self.desk.repeat(self.world.store.sync)
-                found = await self.desk.read_task(task.id)
+                found = await self.desk.read_record(task.id)
                 if found is not None or isinstance(error, NodeExistsError):
-                    return found == (task, 0)
-        return False
+                    return found.created if found is not None and found[:2] == (task, 0) else None
+        return None
 
     def _is_kept(self, mine: Mine, generation: int) -> bool:
         return generation == self.generation and self.mine.get(mine.task.id) is mine

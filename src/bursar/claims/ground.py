@@ -9,7 +9,8 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Literal, cast
 
 from bursar.claims.acquisitions import Acquisitions
-from bursar.claims.book import ClaimBook, Draft, Idle, Plan
+from bursar.claims.ages import Ages
+from bursar.claims.book import ClaimBook, Idle, Plan
 from bursar.claims.desk import Desk
 from bursar.claims.fences import make_epoch
 from bursar.claims.layout import Layout, instance_node
@@ -26,7 +27,7 @@ from bursar.errors import (
     StoreUnknownError,
     VersionError,
 )
-from bursar.world import MILLISECOND_NS, SECOND_NS, Create, Delete, Operation, Watch, World
+from bursar.world import MILLISECOND_NS, SECOND_NS, Create, Watch, World
 
 if TYPE_CHECKING:
     from bursar.claims.courier import Instance
@@ -42,7 +43,10 @@ FRESH_NS = 50 * MILLISECOND_NS
 """A view younger than this is believed without reading again while other instances run."""
 
 LOOK_NS = 5 * SECOND_NS
-"""Watches tell when to look for tasks that nobody looks after; this is for what they do not tell."""
+LOOK_PARTS = 4
+FEW_TASKS = 1_000
+"""Watches tell when to look for tasks that nobody looks after; this is for what they do not tell. Where a
+shard has more than a few tasks, a fourth of the shards is listed in turn."""
 
 ASK_NS = 400 * MILLISECOND_NS
 """An instance with nothing to do asks, while others have tasks, at most so often."""
@@ -58,7 +62,6 @@ TEND_NS = 200 * MILLISECOND_NS
 POLL_NS = 500 * MILLISECOND_NS
 RETRY_NS = 50 * MILLISECOND_NS
 KEPT_NS = 3600 * SECOND_NS
-SWEPT_AT_ONCE = 500
 NAMES_SWEEP_NS = 300 * SECOND_NS
 """A name that nobody uses, and that did not change from one sweep to the next, is removed."""
 
@@ -70,22 +73,31 @@ END_AGAIN_NS = 500 * MILLISECOND_NS
 
 VIEWS_MAX = 200_000
 
-Reservation = Callable[[], tuple[list[Operation], Draft]]
+RESERVED_AT_ONCE = 64
+"""Names whose reservations are written in one transaction."""
 
 Lost = (VersionError, NodeExistsError, NodeMissingError, NotEmptyError)
 """A race that another one won: nothing changed."""
+
+
+UNRECORDED = 1 << 62
+"""The place in line of a claim that is not in the store yet: behind everybody who is."""
 
 
 @dataclass(slots=True)
 class Mine:
     """A task that this instance looks after. version None: not in the store yet.
 
+    created     the revision of its record: its place in line, the same whoever looks after it
+    since_ns    when its wait began, by this instance's clock
     granting    a transaction that grants it is under way
     recording   one that writes it down, so that it keeps its place
     patient     somebody waits, so that a name which another let go of a moment ago is no loss"""
 
     task: Task
     version: int | None
+    created: int = UNRECORDED
+    since_ns: int = 0
     granting: bool = False
     recording: bool = False
     patient: bool = True
@@ -144,18 +156,29 @@ class Ground:
         self._node = instance_node(self.me, works=tracker is not None)
         self._kick = asyncio.Event()
         self._look = asyncio.Event()
+        self._shards: dict[str, None] = {}
+        self._offers: dict[str, None] = {}
+        self._foreign: dict[str, bool] = {}
+        self._largest_shard = 0
+        self._ages = Ages()
+        self._unrecorded: dict[str, None] = {}
+        self._deadlines: list[tuple[int, str]] = []
+        self._noted: dict[str, str] = {}
+        self._noting = False
         self._in_flight = 0
         self._ends: list[End] = []
         self._ends_in_flight = 0
         self._names_sweep_ns = names_sweep_ns
         self._idle: dict[str, Idle] = {}
         self._sweeps_begun = 0
+        self._is_sweeping = False
+        self._shards_swept = 0
+        self._over_since: dict[str, dict[str, int]] = {}
         self._unsure: dict[str, None] = {}
         self._passed: dict[str, int] = {}
+        self._passed_offers: dict[str, int] = {}
         self._given: dict[str, int] = {}
         self._asked = False
-        self._asked_ns = 0
-        self._has_foreign = False
         self._written: dict[str, None] = {}
         self._deferred: list[Mine] = []
         self._followed: dict[str, str] = {}
@@ -208,8 +231,8 @@ class Ground:
         for first in range(0, len(ids), TAKE_AT_ONCE):
             some = ids[first : first + TAKE_AT_ONCE]
             try:
-                await self.world.store.transact([Delete(self.layout.busy(id)) for id in some])
-            except NodeMissingError:  # one of them is over
+                await self.world.store.transact([op for id in some for op in self.book.leave(id)])
+            except (NodeMissingError, NodeExistsError):  # one of them is over, or was offered before
                 for id in some:
                     await self._unmark(id)
 
@@ -254,10 +277,12 @@ class Ground:
                 await self._set_up()
                 await self._enrol()
                 self._session = self.world.store.session
-                self._look.set()
+                self._look_everywhere()
                 generation = self.generation
-                for path in (self.layout.instances, self.layout.bell):
-                    self.spawn(self._watch(path, generation, self._look.set), "watch")
+                self.spawn(self._watch(self.layout.instances, generation, self._look_everywhere), "watch")
+                for shard in self.layout.task_shards if self._tracker is not None else ():
+                    hear = partial(self._hear_of_offers, shard)
+                    self.spawn(self._watch(self.layout.offers(shard), generation, hear), "watch")
                 if self._running_max is not None:
                     self.spawn(self._watch(self.layout.asking, generation, self._hear), "watch")
                 return
@@ -316,6 +341,15 @@ class Ground:
         works = self._tracker is not None and self._running_max is not None and not self._draining
         return works and not self.queue.entries and not self._is_full()
 
+    def _look_everywhere(self) -> None:
+        """For tasks that nobody looks after."""
+        self._shards.update(dict.fromkeys(self.layout.task_shards))
+        self._look.set()
+
+    def _hear_of_offers(self, shard: str) -> None:
+        self._offers[shard] = None
+        self._look.set()
+
     def _hear(self) -> None:
         """Another one asks for tasks: whoever has more than it can begin looks who it is."""
         if self._is_full() and self.queue.entries:
@@ -346,13 +380,16 @@ class Ground:
         self.claims.lose_session()
         self._forget_everything()
         self._left, self._session = self._session, 0
-        self._look.set()
+        self._look_everywhere()
 
     def _forget_everything(self) -> None:
         self.mine.clear()
         self._running.clear()
         self.queue = self._make_queue()
         self.book.forget(list(self.book.views))
+        self._unrecorded.clear()
+        self._deadlines.clear()
+        self._noted.clear()
         self._written.clear()
         self._deferred.clear()
         self._in_flight = 0

@@ -9,14 +9,15 @@
     released/SHARD/TASK           a Task that is over, kept for a while
     keys/SHARD/KEY                the claim that has the key: there for as long as its record
     instances/INSTANCE            ephemeral: an instance that runs; INSTANCE+ if it has tasks done
-    bell                          set to call instances to look for tasks that nobody looks after
+    offered/SHARD/TASK            a task that was submitted or left, for whoever has it done to take: what
+                                  is new is found without listing what waits
     asking                        an INSTANCE+ that has room and nothing to do
 
 The node of the resource itself holds the epoch: the store cannot know that it was rebuilt, so the
 epoch comes from outside of it.
 
-`names`, `tasks`, `busy`, `released` and `keys` are split into shards, so that no node has more children
-than one listing can carry.
+All but `instances` and `asking` are split into shards, so that no node has more children than one listing
+can carry.
 """
 
 from __future__ import annotations
@@ -39,6 +40,9 @@ PATHS_KEPT = 1 << 15
 NAME_SHARDS = tuple(f"{number:02x}" for number in range(64))
 TASK_SHARDS = tuple(f"{number:02x}" for number in range(16))
 """Fewer: they are listed whenever an instance looks for tasks that nobody looks after."""
+
+RELEASED_SHARDS = tuple(f"{number:02x}" for number in range(256))
+"""More: what is over stays for an hour, at 200 tasks a second 720,000 of them."""
 
 
 @lru_cache(PATHS_KEPT)
@@ -93,19 +97,20 @@ class Layout:
 
     name_shards = NAME_SHARDS
     task_shards = TASK_SHARDS
+    released_shards = RELEASED_SHARDS
 
     def __init__(self, resource: str) -> None:
         self.root = f"/claims/{quote(resource, safe='')}"
-        self.bell = f"{self.root}/bell"
         self.asking = f"{self.root}/asking"
         self.instances = f"{self.root}/instances"
         self.names = f"{self.root}/names"
 
     def folders(self) -> list[str]:
         """Everything that must exist before the first task, parents first."""
-        kinds = ("tasks", "busy", "released", "keys")
-        parents = {"names": self.name_shards} | dict.fromkeys(kinds, self.task_shards)
-        folders = [self.instances, self.bell, self.asking, *(f"{self.root}/{kind}" for kind in parents)]
+        kinds = ("tasks", "busy", "offered", "keys")
+        parents = {"names": self.name_shards, "released": self.released_shards}
+        parents |= dict.fromkeys(kinds, self.task_shards)
+        folders = [self.instances, self.asking, *(f"{self.root}/{kind}" for kind in parents)]
         return folders + [f"{self.root}/{kind}/{shard}" for kind in parents for shard in parents[kind]]
 
     def name(self, name: str) -> str:
@@ -117,14 +122,23 @@ class Layout:
     def sharer(self, name: str, task: str) -> str:
         return f"{self.name(name)}/S/{task}"
 
+    def task_folder(self, task: str) -> str:
+        return f"{self.root}/tasks/{shard_of(task, self.task_shards)}"
+
     def task(self, task: str) -> str:
-        return f"{self.root}/tasks/{shard_of(task, self.task_shards)}/{task}"
+        return f"{self.task_folder(task)}/{task}"
+
+    def offers(self, shard: str) -> str:
+        return f"{self.root}/offered/{shard}"
+
+    def offered(self, task: str) -> str:
+        return f"{self.offers(shard_of(task, self.task_shards))}/{task}"
 
     def busy(self, task: str) -> str:
         return f"{self.root}/busy/{shard_of(task, self.task_shards)}/{task}"
 
     def released(self, task: str) -> str:
-        return f"{self.root}/released/{shard_of(task, self.task_shards)}/{task}"
+        return f"{self.root}/released/{shard_of(task, self.released_shards)}/{task}"
 
     def key(self, digest: str) -> str:
         return f"{self.root}/keys/{shard_of(digest, self.task_shards)}/{digest}"

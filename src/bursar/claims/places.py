@@ -28,6 +28,8 @@ class Page:
 
     tail: Key
     slots: list[Entry | None] = field(default_factory=list)
+    is_in_order: bool = True
+    aged: int = 0
     waiting: int = 0
     unsettled: int = 0
     ready: int = 0
@@ -40,6 +42,11 @@ class Page:
             entry = self.slots[lowest.bit_length() - 1]
             assert entry is not None, "only bits of those who wait are set"
             yield entry
+
+    def first_aged(self, mask: int) -> Iterator[Entry]:
+        """Those of these bits who aged; where the page is in order, only the first of them."""
+        mask &= self.aged
+        return self.entries(mask & -mask if self.is_in_order else mask)
 
 
 @dataclass(slots=True)
@@ -93,6 +100,7 @@ class Entry:
     tenant: str
     priority: int
     submitted: int
+    since: int = 0
     page: Page = field(init=False)
     bit: int = field(init=False)
     aged: bool = False
@@ -108,7 +116,10 @@ class Entry:
         """Be the last of a page, not yet looked at."""
         self.page, self.bit = page, 1 << len(page.slots)
         page.slots.append(self)
+        page.is_in_order &= self.line_key >= page.tail
         page.tail = self.line_key
+        if self.aged:
+            page.aged |= self.bit
         page.waiting |= self.bit
         page.unsettled |= self.bit
         for place, exclusive in self.needs:
@@ -124,6 +135,7 @@ class Entry:
         """Be on no page."""
         page, others = self.page, ~self.bit
         page.slots[self.bit.bit_length() - 1] = None
+        page.aged &= others
         page.waiting &= others
         page.unsettled &= others
         page.ready &= others

@@ -80,16 +80,27 @@ class Queue:
         self._taken: dict[str, Place] = {}
         self._changes = 0
         self._touched: dict[str, None] = {}
+        self._young: list[tuple[int, int, str]] = []
+        self._reserved: dict[str, None] = {}
 
     # Waiting
 
     def enter(
-        self, id: str, needs: Requirements, *, tenant: str = "", priority: int = 0, submitted: int = 0
+        self,
+        id: str,
+        needs: Requirements,
+        *,
+        tenant: str = "",
+        priority: int = 0,
+        submitted: int = 0,
+        since: int | None = None,
     ) -> None:
-        """A task begins to wait."""
+        """A task begins to wait. `submitted` orders tasks; `since` is when its wait began, for `age`."""
         assert id not in self.entries, f"{id} waits already"
         places = tuple((self._place(name), mode is Mode.EXCLUSIVE) for name, mode in needs)
-        entry = self.entries[id] = Entry(id, places, tenant, priority, submitted)
+        since = submitted if since is None else since
+        entry = self.entries[id] = Entry(id, places, tenant, priority, submitted, since)
+        heapq.heappush(self._young, (since, submitted, id))
         self._join_page(entry)
         for place, _ in places:
             if place.reserved == id:
@@ -247,20 +258,30 @@ class Queue:
 
     # Aging
 
-    def age(self, submitted_before: int) -> list[str]:
-        """Everybody who was released before that and still waits reserves its names. Returns those
-        who began to."""
-        begun = [
-            entry for entry in self.entries.values() if entry.submitted < submitted_before and not entry.aged
-        ]
+    def age(self, since_before: int) -> list[str]:
+        """Everybody who began to wait before that and still does reserves its names. Returns those
+        who began to. Looks at nobody else."""
+        begun = []
+        while self._young and self._young[0][0] < since_before:
+            since, _, id = heapq.heappop(self._young)
+            entry = self.entries.get(id)
+            if entry is not None and entry.since == since and not entry.aged:
+                begun.append(entry)
         begun.sort(key=lambda entry: (entry.submitted, entry.id))
         for entry in begun:
-            self._part_from_page(entry)
-            entry.aged = True
-            self._join_page(entry)
-            for place, exclusive in entry.needs:
-                self.reserve(place.name, entry.id, entry.submitted, exclusive)
+            self.age_one(entry.id)
         return [entry.id for entry in begun]
+
+    def age_one(self, id: str) -> None:
+        """It has waited long enough: it reserves its names."""
+        entry = self.entries[id]
+        if entry.aged:
+            return
+        self._part_from_page(entry)
+        entry.aged = True
+        self._join_page(entry)
+        for place, exclusive in entry.needs:
+            self.reserve(place.name, entry.id, entry.submitted, exclusive)
 
     def reserve(self, name: str, id: str, since: int, exclusive: bool) -> bool:
         """Reserve a name for a task, unless an older one has it. True if it is reserved for it."""
@@ -269,6 +290,7 @@ class Queue:
             return False
         place.reserved, place.reserved_since, place.reserved_exclusive = id, since, exclusive
         place.reserver = self.entries.get(id)
+        self._reserved[name] = None
         self._change(place)
         return True
 
@@ -276,8 +298,26 @@ class Queue:
         place = self.places.get(name)
         if place is not None and place.reserved == id:
             place.reserved, place.reserver = "", None
+            self._reserved[name] = None
             self._reserve_next(place)
             self._change(place)
+
+    def drain_reserved(self) -> list[str]:
+        """Names that are reserved for others than at the last call, or for nobody any more."""
+        names = list(self._reserved)
+        self._reserved.clear()
+        return names
+
+    def touch_reserved(self, names: Iterable[str]) -> None:
+        """They are to be drained once more."""
+        self._reserved.update(dict.fromkeys(names))
+
+    def find_heir(self, name: str) -> tuple[str, int, bool] | None:
+        """Who of those that wait here has a name reserved: its id, its order, whether exclusively."""
+        place = self.places.get(name)
+        if place is None or place.reserver is None:
+            return None
+        return place.reserved, place.reserved_since, place.reserved_exclusive
 
     def _unreserve(self, entry: Entry) -> None:
         for place, _ in entry.needs:
@@ -288,8 +328,7 @@ class Queue:
         heirs = [
             (entry.submitted, entry.id, bool(marks.exclusive & entry.bit))
             for page, marks in place.marks.items()
-            for entry in page.entries(marks.exclusive | marks.shared)
-            if entry.aged
+            for entry in page.first_aged(marks.exclusive | marks.shared)
         ]
         if heirs:
             since, id, exclusive = min(heirs)

@@ -21,6 +21,7 @@ from collections.abc import Awaitable, Iterable, Mapping
 from typing import Any
 
 from bursar.claims.courier import Instance, new_task
+from bursar.claims.desk import READS_AT_ONCE, Record
 from bursar.claims.layout import new_id, task_id
 from bursar.claims.model import PAYLOAD_MAX_BYTES, Outcome, State, Task, check_priority
 from bursar.claims.requirements import check_claim_name, parse
@@ -155,14 +156,18 @@ class Tasks:
 
     async def tasks(self) -> list[Task]:
         """Every task that is not over."""
+        return [record.task for record in await self._list()]
+
+    async def _list(self) -> list[Record]:
+        """In the order in which the store took them in."""
         desk, layout, store = self._instance.desk, self._instance.layout, self._instance.world.store
-        found = []
-        for shard in await store.children(f"{layout.root}/tasks"):
-            for id in await store.children(f"{layout.root}/tasks/{shard}"):
-                pair = await desk.read_task(id)
-                if pair is not None:
-                    found.append(pair[0])
-        return sorted(found, key=lambda task: (task.submitted, task.id))
+        found: list[Record | None] = []
+        for shard in layout.task_shards:
+            ids = await store.children(f"{layout.root}/tasks/{shard}")
+            for first in range(0, len(ids), READS_AT_ONCE):
+                part = ids[first : first + READS_AT_ONCE]
+                found += await asyncio.gather(*(desk.read_record(id) for id in part))
+        return sorted((each for each in found if each is not None), key=lambda each: each.created)
 
     async def why(self, id: str) -> list[str]:
         """What a task waits for: who holds each name that it needs, and its place."""
@@ -179,12 +184,9 @@ class Tasks:
                 lines.append(f"{name}:{mode} waits for {', '.join(list(view.sharers)[:5])}, who share it")
             elif view.holding.reserved not in ("", id):
                 lines.append(f"{name}:{mode} is reserved for {view.holding.reserved}, which waited too long")
-        before = [
-            other
-            for other in await self.tasks()
-            if other.state is State.PENDING
-            and (-other.priority, other.submitted, other.id) < (-task.priority, task.submitted, task.id)
-        ]
+        waiting = [record for record in await self._list() if record.task.state is State.PENDING]
+        place = {each.task.id: (-each.task.priority, each.created) for each in waiting}
+        before = [other for other in place if place[other] < place.get(id, (0, 0))]
         lines.append(f"{len(before)} tasks wait that came before it, of any names")
         return lines
 

@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import heapq
+from collections.abc import Iterable, Mapping
 
-from bursar.claims.book import View
+from bursar.claims.book import Draft, Heir, View
 from bursar.claims.ground import (
     FRESH_NS,
+    RESERVED_AT_ONCE,
     RETRY_NS,
+    UNRECORDED,
     VIEWS_MAX,
     Ground,
     Lost,
     Mine,
-    Reservation,
 )
 from bursar.claims.model import State, Task
 from bursar.claims.requirements import Mode
@@ -30,6 +32,8 @@ class Waiting(Ground):
     def _admit(self, mine: Mine) -> None:
         """Let a task wait for its names."""
         self.mine[mine.task.id] = mine
+        if mine.task.deadline:
+            heapq.heappush(self._deadlines, (mine.task.deadline, mine.task.id))
         names = self._unknown_names(name for name, _ in mine.task.needs)
         if not mine.patient:
             # A refusal is an answer: it is not given for what another may have let go of since.
@@ -40,7 +44,8 @@ class Waiting(Ground):
             self._enter(mine)
 
     def admit_claim(self, task: Task, *, patient: bool) -> None:
-        self._admit(Mine(task, None, patient=patient))
+        now_ns = self.world.clock.now()
+        self._admit(Mine(task, None, UNRECORDED + now_ns, now_ns, patient=patient))
 
     def drop_claim(self, id: str) -> bool:
         """Let a claim wait no longer. True if there may be a record of it in the store."""
@@ -108,7 +113,7 @@ class Waiting(Ground):
         if not mine.task.is_claim:
             self._drop(id)
             self._unsure[id] = None  # the next look finds it waiting
-            self._look.set()
+            self._look_everywhere()
         elif isinstance(error, FormatError):
             self.claims.fail(id, Refused(str(error)))
         else:
@@ -117,8 +122,18 @@ class Waiting(Ground):
     def _enter(self, mine: Mine) -> None:
         task = mine.task
         self.queue.enter(
-            task.id, task.requirements, tenant=task.tenant, priority=task.priority, submitted=task.submitted
+            task.id,
+            task.requirements,
+            tenant=task.tenant,
+            priority=task.priority,
+            submitted=mine.created,
+            since=mine.since_ns,
         )
+        views = (self.book.views.get(name) for name, _ in task.needs)
+        if any(view is not None and view.holding.reserved == task.id for view in views):
+            self.queue.age_one(task.id)
+        if mine.version is None:
+            self._unrecorded[task.id] = None
         if task.is_claim:
             self.claims.enter(task.id)
         self._kick.set()
@@ -174,6 +189,10 @@ class Waiting(Ground):
         if holding.reserved and holding.reserved not in self.mine:
             exclusive = holding.reserved_mode == Mode.EXCLUSIVE
             self.queue.reserve(name, holding.reserved, holding.reserved_since, exclusive)
+        if holding.reserved in self.queue.entries:
+            # It aged where it was looked after before, perhaps under other terms: whoever has one name
+            # reserved reserves them all, or two wait for each other.
+            self.queue.age_one(holding.reserved)
         if name in self._followed and self._is_foreign(name):
             self._follow_from(self._telling_node(name), name)  # it may be another node's to tell now
 
@@ -231,20 +250,103 @@ class Waiting(Ground):
         id = view.holding.reserved if view is not None else ""
         if not id or id in self.mine or generation != self.generation:
             return
-        if await self.desk.read_task(id) is None:
-            await self._write_reservation(lambda: self.book.unreserve(id, name), name, generation)
+        await self.desk.repeat(self.world.store.sync)
+        if await self.desk.read_task(id) is None and generation == self.generation:
+            await self._write_reservations({name: None}, {name: id}, generation)
 
-    async def _write_reservation(self, plan: Reservation, name: str, generation: int) -> None:
+    def _check_reservations(self) -> None:
+        """Of names that nobody holds, and that others have reserved: whether those are still there."""
+        for name in list(self._followed):
+            place = self.queue.places.get(name)
+            if place is not None and place.reserved and not place.owner and not place.sharers:
+                self.spawn(self._check_reservation(name, self.generation), "reserve")
+
+    async def _check_reservation(self, name: str, generation: int) -> None:
         try:
-            operations, draft = plan() if name in self.book.views else ([], self.book.draft())
+            await self._clear_stale_reservation(name, generation)
+        except SessionExpiredError:
+            self.expire(generation)
+        except (StoreUnknownError, FormatError) as error:
+            self.problem = str(error)
+
+    # Reservations, as the store is told of them
+
+    def _heir(self, name: str) -> Heir | None:
+        """For whom of those that wait here a name is reserved."""
+        found = self.queue.find_heir(name)
+        if found is None:
+            return None
+        id, since, exclusive = found
+        return Heir(id, since, Mode.EXCLUSIVE if exclusive else Mode.SHARED)
+
+    def _heirs(self, task: Task) -> dict[str, Heir]:
+        """Alone, an instance reserves for itself."""
+        found = {name: self._heir(name) for name, _ in task.needs} if self._others else {}
+        return {name: heir for name, heir in found.items() if heir is not None}
+
+    def _note_reservations(self) -> None:
+        """Tell the store of what changed since it was last told. What is known is not read for that."""
+        if self._noting:
+            return
+        names = self.queue.drain_reserved()
+        if not self._others:
+            return
+        ready = [name for name in names if name not in self._written]
+        now = dict.fromkeys(ready[:RESERVED_AT_ONCE])
+        self.queue.touch_reserved(name for name in names if name not in now and self._heir(name) is not None)
+        heirs = {name: self._heir(name) for name in now}
+        wanted = {name: heir for name, heir in heirs.items() if heir is not None or name in self._noted}
+        if wanted:
+            self._noting = True
+            self.spawn(self._note(wanted, self.generation), "reserve")
+
+    async def _note(self, heirs: dict[str, Heir | None], generation: int) -> None:
+        try:
+            await self._write_reservations(heirs, self._noted, generation)
+        except SessionExpiredError:
+            self.expire(generation)
+        except (StoreUnknownError, FormatError) as error:
+            self.problem = str(error)
+        self._noting = False
+
+    async def _write_reservations(
+        self, heirs: Mapping[str, Heir | None], mine: Mapping[str, str], generation: int
+    ) -> None:
+        """Names that changed meanwhile are read, and tried again; so are those of which nothing is known
+        (any more: others were removed)."""
+        unknown = [name for name in heirs if name not in self.book.views]
+        if unknown:
+            await self._refresh(unknown)
+            if generation != self.generation:
+                return
+        known = {name: heir for name, heir in heirs.items() if name in self.book.views}
+        operations, draft = self.book.reserve(known, mine)
+        try:
             if operations:
                 await self.world.store.transact([self.book.check_floor(draft), *operations])
-                self.book.confirm(draft, self.world.clock.now())
         except (*Lost, StoreUnknownError):
             self._count("races_lost")
-            self.book.forget([name])
-        if generation == self.generation:
-            await self._refresh([name])
+            if generation == self.generation:
+                self.book.forget(known)
+                self.queue.touch_reserved(known)
+                await self._refresh(known)
+            return
+        if generation != self.generation:
+            return
+        self.book.confirm(draft, self.world.clock.now())
+        self._remember_noted(draft)
+        for name in draft.changed:
+            if name in self.book.views:
+                self._see(name, self.book.views[name])
+        self._kick.set()
+
+    def _remember_noted(self, draft: Draft) -> None:
+        """Which reservations in the store are this instance's to take back."""
+        for name, (_, holding) in draft.changed.items():
+            if holding.reserved in self.queue.entries:
+                self._noted[name] = holding.reserved
+            else:
+                self._noted.pop(name, None)
 
     def why(self, id: str) -> str:
         """One sentence on what a task in the queue waits for."""

@@ -100,9 +100,8 @@ async def submit_all(store: Store, jobs: Sequence[Job]) -> list[str]:
             id = f"j{number:06d}"
             ids.append(id)
             task = new_task(id=id, tenant="t", needs=jobs[number].needs, submitted=now + number, kept=True)
-            operations += book.submit(task, take=False)[:2]
+            operations += book.submit(task, take=False)
         await store.transact(operations)
-    await store.set(layout.bell, b"")
     return ids
 
 
@@ -110,7 +109,7 @@ async def read_ends(store: Store) -> dict[str, tuple[Task, int]]:
     """Every task that is over, and how often its end was changed after it was recorded."""
     layout = Layout(RESOURCE)
     ended: dict[str, tuple[Task, int]] = {}
-    for shard in Layout.task_shards:
+    for shard in Layout.released_shards:
         folder = f"{layout.root}/released/{shard}"
         ids = await store.children(folder)
         found = await asyncio.gather(*(store.get(f"{folder}/{id}") for id in ids))
@@ -204,7 +203,7 @@ async def _wait_until_done(
         if crash_rate and time.monotonic() - began >= (crashes + 1) / crash_rate:
             workers.kill(crashes % instances)
             crashes += 1
-        folders = [f"{layout.root}/released/{shard}" for shard in Layout.task_shards]
+        folders = [f"{layout.root}/released/{shard}" for shard in Layout.released_shards]
         stats = await asyncio.gather(*(store.exists(folder) for folder in folders))
         if sum(stat.children for stat in stats if stat is not None) >= tasks:
             return crashes

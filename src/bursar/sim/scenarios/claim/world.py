@@ -67,6 +67,7 @@ class SmallLayout(Layout):
 
     name_shards = ("00", "01")
     task_shards = ("00", "01")
+    released_shards = ("00", "01")
 
 
 class ClaimScenario(Scenario):
