@@ -8,6 +8,7 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
 import pytest
+from tests.claims.stage import Stage, play
 
 from bursar.claims.book import ClaimBook, Floor, Idle
 from bursar.claims.courier import Instance, new_task
@@ -175,3 +176,15 @@ async def test_names_that_were_read_while_others_were_removed_are_read_again() -
         await one._refresh(["a"])
         assert len(floors) == 2 and floors[0] != floors[1] == one.book.floor
         assert one.book.views["a"].holding.owner
+
+
+def test_every_task_that_was_over_long_ago_is_removed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("bursar.claims.sweeping.KEPT_NS", SECOND_NS)
+
+    async def act(stage: Stage) -> None:
+        verb = stage.resources["n1"].verb
+        ids = [await verb("submit", tenant="x", names=f"n{number}:E") for number in range(60)]
+        await stage.sleep(120)
+        assert [id for id in ids if await verb("read", id=id) is not None] == []
+
+    play(act, works=True)

@@ -74,3 +74,78 @@ async def test_a_task_does_not_wait_for_itself() -> None:
         await until(lambda: one.begun == ["t1"])
         found = await one.instance.desk.read_task("t1")
         assert found is not None and found[0].state is State.RUNNING and found[0].attempt == 2
+
+
+async def test_order_comes_from_the_store_and_not_from_submitters_clocks() -> None:
+    async with workers(1, running_max=1) as (one,):
+        await one.instance.submit(a_task("t1", "a:E"))
+        await until(lambda: one.begun == ["t1"])
+        early = new_task(id="t2", tenant="t", needs=parse("a:E"), submitted=0, kept=True)
+        await one.instance.submit(early)  # its clock is fifty years behind
+        await one.instance.submit(a_task("t3", "a:E", priority=10))
+        one.go.set()
+        await until(lambda: len(one.begun) == 3)
+        assert one.begun == ["t1", "t3", "t2"]
+
+
+async def test_a_task_that_was_submitted_elsewhere_is_found_without_listing_what_waits() -> None:
+    async with workers(2) as (one, two):
+        submitter = Instance(await open_world("s", store=f"memory://waiting-{next(numbers) - 1}"), "things")
+        await submitter.start()
+        await asyncio.sleep(0.3)
+        listed: list[str] = []
+        for worker in (one, two):
+            store = worker.instance.world.store
+
+            async def children(path: str, ask: object = store.children) -> list[str]:
+                listed.append(path)
+                return await ask(path)  # type: ignore[operator, no-any-return]
+
+            store.children = children  # type: ignore[method-assign]
+        for number in range(10):
+            await submitter.submit(a_task(f"t{number}", f"n{number}:E"))
+        await until(lambda: len(one.begun) + len(two.begun) == 10)
+        assert listed and not [path for path in listed if "/tasks/" in path or "/busy/" in path]
+        await submitter.stop()
+
+
+async def test_tasks_that_aged_wait_without_reading() -> None:
+    async with workers(2, aging_ns=1_000_000, running_max=1) as (one, two):
+        for number in range(60):
+            await (one, two)[number % 2].instance.submit(a_task(f"t{number}", "a:E", "b:E"))
+        await until(lambda: len(one.begun) + len(two.begun) == 1)
+        await asyncio.sleep(1)  # who reserves what is settled
+        reads: list[str] = []
+        for worker in (one, two):
+            store = worker.instance.world.store
+
+            async def get(path: str, ask: object = store.get) -> object:
+                reads.append(path)
+                return await ask(path)  # type: ignore[operator]
+
+            store.get = get  # type: ignore[method-assign, assignment]
+        await asyncio.sleep(1)
+        assert len(reads) < 20, len(reads)
+        one.go.set()
+        two.go.set()
+        await until(lambda: len(one.begun) + len(two.begun) == 60, 20)
+
+
+async def test_a_reservation_ends_with_the_task_that_another_process_takes_back() -> None:
+    """It aged, reserves a free name, and waits for another; whoever needs the free one goes on."""
+    async with workers(2, aging_ns=1_000_000) as (one, two):
+        await one.instance.submit(a_task("t1", "held:E"))
+        await until(lambda: one.begun == ["t1"])
+        await one.instance.submit(a_task("t2", "held:E", "free:E"))
+        store, path = one.instance.world.store, one.instance.layout.name("free")
+
+        async def is_reserved() -> bool:
+            stat = await store.exists(path)
+            return stat is not None and b"t2" in (await store.get(path))[0]
+
+        async with asyncio.timeout(5):
+            while not await is_reserved():
+                await asyncio.sleep(0.01)
+        assert await two.instance.withdraw_stored("t2", "cancelled")
+        await two.instance.submit(a_task("t3", "free:E"))
+        await until(lambda: two.begun == ["t3"], 12)
