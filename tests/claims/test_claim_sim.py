@@ -166,7 +166,7 @@ async def trusts_its_floor(self: Instance, names: Iterable[str]) -> None:
     ("part", "mistake", "seeds"),
     [
         ("_look_at_kept", looks_at_nothing_kept, (5, *range(40))),
-        ("_refresh", trusts_its_floor, (88, *range(80, 120))),
+        ("_refresh", trusts_its_floor, (121, 244, *range(110, 150))),
     ],
 )
 def test_an_instance_that_misses_what_others_did_is_caught(

@@ -135,7 +135,7 @@ def test_a_claim_refuses_without_bursar_and_needs_no_tenants() -> None:
     claim = parse('[resource.x]\nkind = "claim"').resource("x")
     assert isinstance(claim, ClaimPolicy)
     assert claim.without_bursar.mode == "refuse"
-    assert (claim.paths, claim.dead_holder, claim.tenants) == (False, "keep", {})
+    assert (claim.paths, claim.dead_holder, claim.tenants) == (False, "auto", {})
 
 
 def test_a_daemon_listens_on_loopback_unless_told() -> None:

@@ -44,7 +44,12 @@ import msgspec
 from bursar.claims.layout import Layout
 from bursar.claims.model import Holding, Outcome, State, Task, encode, step
 from bursar.claims.requirements import Mode
-from bursar.world import Check, CheckAbsent, Create, Delete, Operation, Set, Stat
+from bursar.errors import UsageError
+from bursar.world import TRANSACTION_MAX_BYTES, Check, CheckAbsent, Create, Delete, Operation, Set, Stat
+
+LARGE_NEEDS = 100
+OPERATION_BYTES = 100
+"""What one operation takes beside its path and data, with some room for where in a store it is kept."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,7 +144,7 @@ class ClaimBook:
         """A new task; fails if it is known already, waiting or over."""
         operations: list[Operation] = []
         if task.kept:
-            operations.append(CheckAbsent(self.layout.released(task.id)))
+            operations += [CheckAbsent(path(task.id)) for path in (self.layout.released, self.layout.dead)]
         operations.append(Create(self.layout.task(task.id), encode(task)))
         operations += self._take_key(task)
         if take:
@@ -313,11 +318,13 @@ class ClaimBook:
         path = self.layout.task(task.id)
         return Plan(task, version, after, [Set(path, encode(after), version)], self.draft())
 
-    def depose(self, task: Task, version: int, *, ended: int = 0, busy: bool = True) -> Plan:
+    def depose(
+        self, task: Task, version: int, outcome: Outcome = "deposed", *, ended: int = 0, busy: bool = True
+    ) -> Plan:
         """Take everything from a holder that is dead, or is to be treated so."""
         done = step(task.state, "deposed")
         after = msgspec.structs.replace(
-            task, state=step(done, "released"), outcome="deposed", ended=ended, phases=()
+            task, state=step(done, "released"), outcome=outcome, ended=ended, phases=()
         )
         operations: list[Operation] = []
         draft = self.draft()
@@ -351,7 +358,15 @@ class ClaimBook:
         if after.key:
             operations.append(Delete(self.layout.key(after.key)))
         if after.kept:
-            operations.append(Create(self.layout.released(after.id), encode(after)))
+            path = self.layout.dead if after.outcome == "dead" else self.layout.released
+            operations.append(Create(path(after.id), encode(after)))
+
+    def revive(self, task: Task, version: int) -> list[Operation]:
+        """A task that was given up waits again. Its attempts are counted on, so that whoever did one of
+        them, and slept, does not end a later one."""
+        after = msgspec.structs.replace(task, state=State.PENDING, outcome=None, ended=0, holder="")
+        removal = Delete(self.layout.dead(task.id), version)
+        return [removal, Create(self.layout.task(task.id), encode(after)), self.offer(task.id)]
 
     def _give_back(self, operations: list[Operation], task: Task, draft: Draft, *, forced: bool) -> None:
         for name, mode in task.requirements:
@@ -417,6 +432,27 @@ def read_revision(results: Sequence[str | Stat | None]) -> int:
     """The revision of a transaction that submitted a task and took it."""
     assert isinstance(results[-1], Stat), "its last operation is a Set"
     return results[-1].modified
+
+
+def measure(operation: Operation) -> int:
+    """About how many bytes it takes in a transaction."""
+    return len(operation.path) + (len(operation.data) if isinstance(operation, Create | Set) else 0)
+
+
+def check_size(task: Task, layout: Layout) -> None:
+    """Raises UsageError for a task whose names could never be granted in one transaction."""
+    if len(task.needs) < LARGE_NEEDS:
+        return
+    book = ClaimBook(layout, "")
+    book.views = {name: View() for name, _ in task.needs}
+    plan = book.grant(task, 0, book.draft())
+    assert plan is not None, "nobody owns anything"
+    size = sum(measure(operation) + OPERATION_BYTES for operation in plan.operations)
+    if size > TRANSACTION_MAX_BYTES:
+        raise UsageError(
+            f"{len(task.needs)} names take {size} bytes, and one transaction has {TRANSACTION_MAX_BYTES}: "
+            "claim fewer at once, or what contains them"
+        )
 
 
 def names_of(plans: Sequence[Plan]) -> list[str]:

@@ -72,7 +72,7 @@ class Claiming(Ending):
             return found[0]
         return await self.desk.read_released(id)
 
-    async def withdraw_stored(self, id: str, outcome: Outcome) -> bool:
+    async def withdraw_stored(self, id: str, outcome: Outcome, result: bytes = b"") -> bool:
         """Take back a record that waits; False if it waits no more. Works whoever looks after it. Raises
         Unknown if the store does not answer for long."""
         for _ in range(END_TRIES):
@@ -86,7 +86,7 @@ class Claiming(Ending):
                 task, version = found
                 if task.state is not State.PENDING:
                     return False
-                plan = self.book.finish(task, version, outcome, ended=self.world.clock.wall())
+                plan = self.book.finish(task, version, outcome, result, ended=self.world.clock.wall())
                 await self._strip_mark(plan)
                 await self.world.store.transact(plan.operations)
                 self._drop(id)

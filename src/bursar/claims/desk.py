@@ -52,12 +52,23 @@ class Desk:
         return Record(decode_task(path, data), stat.version, stat.created)
 
     async def read_released(self, id: str) -> Task | None:
+        """A task that is over."""
         path = self._layout.released(id)
         try:
             data, _ = await self.repeat(lambda: self._store.get(path))
         except NodeMissingError:
-            return None
+            found = await self.read_dead(id)
+            return None if found is None else found[0]
         return decode_task(path, data)
+
+    async def read_dead(self, id: str) -> tuple[Task, int] | None:
+        """A task that was given up, and the version of its record."""
+        path = self._layout.dead(id)
+        try:
+            data, stat = await self.repeat(lambda: self._store.get(path))
+        except NodeMissingError:
+            return None
+        return decode_task(path, data), stat.version
 
     async def read_key(self, key: str) -> str | None:
         """The id of the claim that has it."""

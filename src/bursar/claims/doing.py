@@ -2,18 +2,24 @@
 
 from __future__ import annotations
 
+from collections.abc import Awaitable
+from typing import TypeVar
+
 from bursar.claims.claiming import Claiming
 from bursar.claims.fences import make_fence
 from bursar.claims.ground import END_AGAIN_NS, POLL_NS, RETRY_NS, Lost
 from bursar.claims.model import State, Task
 from bursar.claims.tracker import Dispatch, Progress, Report
 from bursar.errors import (
+    CrashedError,
     FormatError,
     SessionExpiredError,
     StoreUnknownError,
     Unknown,
 )
 from bursar.world import Check
+
+T = TypeVar("T")
 
 
 class Doing(Claiming):
@@ -38,8 +44,18 @@ class Doing(Claiming):
         if self._tracker is None:
             return  # whoever submitted it watches the store and does it
         self._tracked[task.id] = None
-        report = await self._tracker.dispatch(self.dispatch_of(task))
-        await self._await_end(task, report)
+        report = await self._ask_tracker(self._tracker.dispatch(self.dispatch_of(task)))
+        await self._await_end(task, report if isinstance(report, Report) else None)
+
+    async def _ask_tracker(self, asking: Awaitable[T]) -> T | None:
+        """One that fails says nothing of the task: it is asked again, and nobody else's work ends."""
+        try:
+            return await asking
+        except CrashedError:
+            raise
+        except Exception as error:  # noqa: BLE001  a tracker is its author's, and may raise anything
+            self.problem = f"the tracker failed: {type(error).__name__}: {error}"[:300]
+            return None
 
     async def _resume(self, task: Task) -> None:
         """A running task whose instance died."""
@@ -49,7 +65,7 @@ class Doing(Claiming):
             await self.world.clock.sleep(RETRY_NS)  # it ended here, and its end is on the way
         if (mine := self.mine.get(task.id)) is None or mine.task != task:
             return
-        status = await self._tracker.status(self.dispatch_of(task))
+        status = await self._ask_tracker(self._tracker.status(self.dispatch_of(task)))
         if status is Progress.LOST:
             await self._bury(task)
         else:
@@ -60,7 +76,7 @@ class Doing(Claiming):
         assert self._tracker is not None
         while report is None:
             await self.world.clock.sleep(POLL_NS)
-            status = await self._tracker.status(self.dispatch_of(task))
+            status = await self._ask_tracker(self._tracker.status(self.dispatch_of(task)))
             if isinstance(status, Report):
                 report = status
             elif status is Progress.LOST:
@@ -69,7 +85,7 @@ class Doing(Claiming):
                     await self._bury(task)
                 return
         self._tracked.pop(task.id, None)
-        await self._record_end(task, report)
+        await self._record_end(task, report.bounded())
 
     async def _record_end(self, task: Task, report: Report) -> None:
         """Once: by this instance if it still looks after the task, else for whoever does. However long
@@ -121,16 +137,20 @@ class Doing(Claiming):
         self._kept[task.id] = task
         self._kick.set()
 
+    def _is_kept_as_it_is(self, task: Task) -> bool:
+        """What the policy says of what its holder had when it died."""
+        return self._dead_holder == "keep" or (self._dead_holder == "auto" and task.is_claim)
+
     async def _bury(self, task: Task) -> None:
         """The holder of a running task is gone: as the policy says."""
         generation = self.generation
-        if self._dead_holder == "keep":
+        if self._is_kept_as_it_is(task):
             if task.is_claim:
                 self.leave_held(task)
             else:
                 self._keep(task)
             return
-        requeue = self._dead_holder == "requeue" and not task.is_claim
+        requeue = self._dead_holder in ("auto", "requeue") and not task.is_claim
         try:
             removed = await self.remove_holder(task.id, requeue=requeue, only=task)
             if not removed and task.id in self.mine and not self._is_superseded(task):

@@ -192,8 +192,9 @@ class Ending(Waiting):
         self, id: str, *, requeue: bool = False, only: Task | None = None, also: Sequence[Operation] = ()
     ) -> bool:
         """Take everything from a task by force, whoever looks after it; its fences are old from now
-        on. False if it held nothing, or not what it held in the record `only`: whoever was asked to
-        bury one grant, and slept, does not bury the next. `also` is done with it."""
+        on. One that was tried as often as the policy allows is not requeued, but given up. False if it
+        held nothing, or not what it held in the record `only`: whoever was asked to bury one grant, and
+        slept, does not bury the next. `also` is done with it."""
         for _ in range(END_TRIES):
             await self.desk.repeat(self.world.store.sync)
             found = await self.desk.read_task(id)
@@ -204,10 +205,12 @@ class Ending(Waiting):
             await self._refresh(name for name, _ in task.needs)
             if not await self._know(task) or not self.book.owns(task):
                 continue
-            if requeue:
+            if requeue and task.attempt % self._attempts_max:
                 plan = self.book.requeue(task, version)
             else:
-                plan = self.book.depose(task, version, ended=self.world.clock.wall(), busy=marked)
+                outcome: Outcome = "dead" if requeue else "deposed"
+                ended = self.world.clock.wall()
+                plan = self.book.depose(task, version, outcome, ended=ended, busy=marked)
             try:
                 await self.world.store.transact([*self.book.join([plan]), *also])
             except (*Lost, StoreUnknownError):
@@ -219,7 +222,7 @@ class Ending(Waiting):
         raise Unknown(f"{id} could not be removed: it changes too often; try again")
 
     def _removed(self, plan: Plan) -> None:
-        self._count("deposed")
+        self._count("dead" if plan.after is not None and plan.after.outcome == "dead" else "deposed")
         self.world.trace("claim.deposed", task=plan.id, attempt=plan.task.attempt)
         self.claims.holdings.depose(plan.id, plan.task.attempt)
         if not self._is_superseded(plan.task):

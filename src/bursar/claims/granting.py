@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 
-from bursar.claims.book import Plan, names_of, read_revision
+from bursar.claims.book import Plan, measure, names_of, read_revision
 from bursar.claims.doing import Doing
 from bursar.claims.ground import (
     BATCH_OPERATIONS,
@@ -22,6 +22,7 @@ from bursar.errors import (
     SessionExpiredError,
     StoreUnknownError,
     TooLargeError,
+    Unknown,
 )
 
 
@@ -134,12 +135,30 @@ class Granting(Doing):
         return plans
 
     def _refuse(self, plans: list[Plan], error: TooLargeError) -> None:
-        """Only one task that is too large by itself; several are tried one by one."""
+        """The one that is too large; where there are several, the others are granted without it."""
+        largest = max(plans, key=lambda plan: sum(map(measure, plan.operations)))
         for plan in plans:
+            mine = self.mine.get(plan.id)
+            self._running.pop(plan.id, None)
             self.queue.vacate(plan.id, plan.task.requirements)
             self.book.forget(name for name, _ in plan.task.needs)
-            self.claims.fail(plan.id, Refused(f"{error} (claim fewer names at once)"))
-            self._drop(plan.id)
+            if mine is None:
+                continue
+            mine.granting = False
+            if plan is not largest:
+                self._admit(mine)
+            elif mine.task.is_claim:
+                self.claims.fail(plan.id, Refused(f"{error} (claim fewer names at once)"))
+                self._drop(plan.id)
+            else:
+                self.spawn(self._fail_task(plan.id, f"{error} (give it fewer names)"), "refuse")
+
+    async def _fail_task(self, id: str, why: str) -> None:
+        """It can never be granted."""
+        try:
+            await self.withdraw_stored(id, "failed", why.encode())
+        except (StoreUnknownError, Unknown, FormatError) as error:
+            self.problem = str(error)
 
     async def _try_again(self, plans: list[Plan], generation: int) -> None:
         """Losers of a race: read what they need again, and let them wait on."""

@@ -32,7 +32,7 @@ from bursar.world import MILLISECOND_NS, SECOND_NS, Create, Watch, World
 if TYPE_CHECKING:
     from bursar.claims.courier import Instance
 
-DeadHolder = Literal["keep", "requeue", "fail"]
+DeadHolder = Literal["auto", "keep", "requeue", "fail"]
 
 BATCH_OPERATIONS = 256
 IN_FLIGHT_MAX = 8
@@ -119,8 +119,9 @@ class Ground:
         world: World,
         resource: str,
         *,
-        dead_holder: DeadHolder = "keep",
+        dead_holder: DeadHolder = "auto",
         aging_ns: int = 600 * SECOND_NS,
+        attempts_max: int = 5,
         weight_of: WeightOf | None = None,
         tracker: Tracker | None = None,
         order: Order = conflict_order,
@@ -141,6 +142,7 @@ class Ground:
         self.problem: str | None = None
         self._dead_holder = dead_holder
         self._aging_ns = aging_ns
+        self._attempts_max = attempts_max
         self._make_queue = partial(Queue, order, *([weight_of] if weight_of is not None else []))
         self._tracker = tracker
         self._running_max = running_max
@@ -254,9 +256,9 @@ class Ground:
     def spawn(self, work: Coroutine[Any, Any, Any], name: str) -> None:
         self.world.spawn(work, f"claims.{self.resource}.{name}")
 
-    def reconfigure(self, dead_holder: DeadHolder, aging_ns: int) -> None:
+    def reconfigure(self, dead_holder: DeadHolder, aging_ns: int, attempts_max: int) -> None:
         """What can change while it runs."""
-        self._dead_holder, self._aging_ns = dead_holder, aging_ns
+        self._dead_holder, self._aging_ns, self._attempts_max = dead_holder, aging_ns, attempts_max
 
     def find_tenants(self) -> set[str]:
         """Those that wait or hold something here."""

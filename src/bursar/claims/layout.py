@@ -7,6 +7,7 @@
     tasks/SHARD/TASK              a Task
     busy/SHARD/TASK               ephemeral: the instance that looks after the task
     released/SHARD/TASK           a Task that is over, kept for a while
+    dead/SHARD/TASK               a Task that was given up, kept until somebody has it tried again
     keys/SHARD/KEY                the claim that has the key: there for as long as its record
     instances/INSTANCE            ephemeral: an instance that runs; INSTANCE+ if it has tasks done
     offered/SHARD/TASK            a task that was submitted or left, for whoever has it done to take: what
@@ -107,7 +108,7 @@ class Layout:
 
     def folders(self) -> list[str]:
         """Everything that must exist before the first task, parents first."""
-        kinds = ("tasks", "busy", "offered", "keys")
+        kinds = ("tasks", "busy", "offered", "dead", "keys")
         parents = {"names": self.name_shards, "released": self.released_shards}
         parents |= dict.fromkeys(kinds, self.task_shards)
         folders = [self.instances, self.asking, *(f"{self.root}/{kind}" for kind in parents)]
@@ -139,6 +140,9 @@ class Layout:
 
     def released(self, task: str) -> str:
         return f"{self.root}/released/{shard_of(task, self.released_shards)}/{task}"
+
+    def dead(self, task: str) -> str:
+        return f"{self.root}/dead/{shard_of(task, self.task_shards)}/{task}"
 
     def key(self, digest: str) -> str:
         return f"{self.root}/keys/{shard_of(digest, self.task_shards)}/{digest}"

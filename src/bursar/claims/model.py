@@ -54,7 +54,9 @@ TRANSITIONS: Mapping[tuple[State, str], State] = {
 """(state, what happened) -> state. One transaction may make several steps at once (finished and
 released), and every transaction that makes one checks the version of the record."""
 
-Outcome = Literal["ok", "failed", "cancelled", "expired", "deposed"]
+Outcome = Literal["ok", "failed", "cancelled", "expired", "deposed", "dead"]
+"""dead: whoever did it died as often as it may be tried. It stays in the list of the dead until it is tried
+again by hand."""
 
 
 def check_priority(priority: object) -> int:

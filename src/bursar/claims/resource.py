@@ -13,6 +13,7 @@ from collections.abc import Awaitable, Mapping
 from typing import Any
 
 from bursar.claims.acquisitions import PATIENCE_NS
+from bursar.claims.book import check_size
 from bursar.claims.courier import Instance, new_task
 from bursar.claims.fences import SHADOW_FENCE
 from bursar.claims.layout import digest, new_id
@@ -69,6 +70,7 @@ class ClaimDecider(Decider):
             name,
             dead_holder=policy.dead_holder,
             aging_ns=policy.aging_ns,
+            attempts_max=policy.attempts,
             weight_of=self._find_weight,
             tracker=tracker,
             order=order,
@@ -89,7 +91,7 @@ class ClaimDecider(Decider):
         check_change(self._policy, policy, LIVE["claim"])
         self._policy = self.tasks.policy = policy
         self.strangers.part(policy.tenants)
-        self.instance.reconfigure(policy.dead_holder, policy.aging_ns)
+        self.instance.reconfigure(policy.dead_holder, policy.aging_ns, policy.attempts)
 
     def _find_weight(self, tenant: str) -> int:
         terms = self._policy.find(tenant)
@@ -127,6 +129,11 @@ class ClaimDecider(Decider):
             is_claim=True,
             key="" if ticket.key is None else digest(ticket.key),
         )
+        try:
+            check_size(task, self.instance.layout)
+        except UsageError as error:
+            ticket.give(error)
+            return
         self.instance.claims.ask(task, ticket)
 
     def _read(self, ticket: Ticket) -> Requirements:
@@ -145,7 +152,7 @@ class ClaimDecider(Decider):
 
     def lose(self, granted: Granted) -> Awaitable[None] | None:
         """As the policy says of dead holders."""
-        self.instance.claims.holdings.lose(granted.data, keep=self._policy.dead_holder == "keep")
+        self.instance.claims.holdings.lose(granted.data, keep=self._policy.dead_holder in ("auto", "keep"))
         return None
 
     def shadow_fence(self, ticket: Ticket) -> Mapping[str, int]:

@@ -34,6 +34,7 @@ class ClaimStatistics(msgspec.Struct, frozen=True, kw_only=True):
     granted: Annotated[int, counter("claims and tasks granted their names")] = 0
     released: Annotated[int, counter("claims and tasks that gave their names back")] = 0
     deposed: Annotated[int, counter("claims and tasks whose names were taken by force")] = 0
+    dead: Annotated[int, counter("tasks given up, because whoever did them died too often")] = 0
     kept: Annotated[int, counter("claims and tasks whose holder was gone, and that kept their names")] = 0
     completed: Annotated[int, counter("ends of tasks recorded")] = 0
     late: Annotated[int, counter("ends of tasks that came when another was recorded")] = 0

@@ -240,7 +240,7 @@ class Takeover(Granting):
             if generation != self.generation:
                 return
             same = found is not None and found[0] == task
-            if self._kept.get(id) is not task or (same and self._dead_holder == "keep"):
+            if self._kept.get(id) is not task or (same and self._is_kept_as_it_is(task)):
                 continue
             del self._kept[id]
             if same:

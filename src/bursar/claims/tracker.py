@@ -7,13 +7,15 @@ the fences of its names. Completion is recorded once, whoever reports it.
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Awaitable, Callable, Mapping
 from enum import StrEnum
 from typing import Protocol
 
 import msgspec
 
-from bursar.claims.model import Outcome
+from bursar.claims.model import RESULT_MAX_BYTES, Outcome
+from bursar.errors import CrashedError
 
 
 class Dispatch(msgspec.Struct, frozen=True, kw_only=True):
@@ -32,6 +34,15 @@ class Report(msgspec.Struct, frozen=True):
 
     outcome: Outcome
     result: bytes = b""
+
+    def bounded(self) -> Report:
+        """The same, if the store can keep its result. A result that is too large is a failure, and told
+        as one: whoever reads half of it would not know."""
+        size = len(self.result)
+        if size <= RESULT_MAX_BYTES:
+            return self
+        why = f"its result has {size} bytes, at most {RESULT_MAX_BYTES} are kept"
+        return Report("failed", f"{why}: store it elsewhere and return where it is".encode())
 
 
 class Progress(StrEnum):
@@ -64,14 +75,26 @@ class InProcessTracker:
         self._running[dispatch.id] = None
         try:
             result = await self._work(dispatch)
-        except Exception as error:  # noqa: BLE001  whatever the work raises is how it ended
+        except CrashedError:
+            raise
+        except (Exception, SystemExit) as error:  # noqa: BLE001  whatever the work raises is how it ended
             return Report("failed", f"{type(error).__name__}: {error}"[:1000].encode())
+        except asyncio.CancelledError:
+            if _is_being_cancelled():
+                raise
+            return Report("failed", b"CancelledError: something that it awaited was cancelled")
         finally:
             self._running.pop(dispatch.id, None)
-        return Report("ok", result or b"")
+        return Report("ok", result or b"").bounded()
 
     async def status(self, dispatch: Dispatch) -> Report | Progress:
         return Progress.RUNNING if dispatch.id in self._running else Progress.LOST
+
+
+def _is_being_cancelled() -> bool:
+    """Whether the instance gives up its own task, and not the work something that it awaited."""
+    task = asyncio.current_task()
+    return task is not None and task.cancelling() > 0
 
 
 class PollingTracker:

@@ -8,6 +8,8 @@ values, so that they can be asked for over the wire:
     wait_for(id, timeout)         the task when it is over, or as it stands after so many seconds
     cancel(id)                    its outcome, once it waits no more
     tasks()                       every task that is not over
+    dead()                        every task that was given up: whoever did it died too often
+    retry(id)                     have one of these tried again
     why(id)                       sentences on what it waits for
     holders(of)                   the tasks that hold a name
     force_release(of)             ids of those it was taken from
@@ -20,12 +22,21 @@ import inspect
 from collections.abc import Awaitable, Iterable, Mapping
 from typing import Any
 
+from bursar.claims.book import check_size
 from bursar.claims.courier import Instance, new_task
 from bursar.claims.desk import READS_AT_ONCE, Record
 from bursar.claims.layout import new_id, task_id
 from bursar.claims.model import PAYLOAD_MAX_BYTES, Outcome, State, Task, check_priority
 from bursar.claims.requirements import check_claim_name, parse
-from bursar.errors import Refused, SessionExpiredError, StoreUnknownError, Unknown, UsageError
+from bursar.errors import (
+    NodeMissingError,
+    Refused,
+    SessionExpiredError,
+    StoreUnknownError,
+    Unknown,
+    UsageError,
+    VersionError,
+)
 from bursar.fleet import audit
 from bursar.fleet.layout import AUDIT
 from bursar.policy.values import ClaimPolicy
@@ -79,7 +90,11 @@ class Tasks:
             deadline=0 if deadline is None else now + _check_seconds("deadline", deadline, DEADLINE_MAX_S),
             kept=True,
         )
+        check_size(task, self._instance.layout)
         found = await self._instance.submit(task)
+        if (found.tenant, found.needs, found.payload) != (task.tenant, task.needs, task.payload):
+            whose = "other work" if found.tenant == tenant else "another tenant's task"
+            raise UsageError(f"key {key!r} is in use for {whose}: give each task a key of its own")
         return found.id
 
     async def read(self, id: str) -> Task | None:
@@ -169,6 +184,25 @@ class Tasks:
                 found += await asyncio.gather(*(desk.read_record(id) for id in part))
         return sorted((each for each in found if each is not None), key=lambda each: each.created)
 
+    async def dead(self) -> list[Task]:
+        """Every task that was given up, because whoever did it died as often as the policy allows."""
+        desk, layout, store = self._instance.desk, self._instance.layout, self._instance.world.store
+        ids = [
+            id for shard in layout.task_shards for id in await store.children(f"{layout.root}/dead/{shard}")
+        ]
+        found = [await desk.read_dead(id) for id in ids]
+        return sorted((pair[0] for pair in found if pair is not None), key=lambda task: (task.ended, task.id))
+
+    async def retry(self, id: str) -> None:
+        """Have a task that was given up tried again, as often as any. Raises Refused for another one."""
+        found = await self._instance.desk.read_dead(_check_id(id))
+        if found is None:
+            raise Refused(f"{id} is not among the tasks that were given up: `bursar tasks dead` lists them")
+        try:
+            await self._instance.world.store.transact(self._instance.book.revive(*found))
+        except (NodeMissingError, VersionError):
+            raise Refused(f"{id} is tried again already") from None
+
     async def why(self, id: str) -> list[str]:
         """What a task waits for: who holds each name that it needs, and its place."""
         task = await self._find(id)
@@ -209,7 +243,18 @@ def describe(task: Task) -> dict[str, Any]:
 
 def offer(tasks: Tasks, world: World) -> Mapping[str, Verb]:
     """The verbs of the kind. Each is answered within ten seconds, beside what it was told to wait."""
-    names = ("submit", "read", "wait_for", "cancel", "tasks", "why", "holders", "force_release")
+    names = (
+        "submit",
+        "read",
+        "wait_for",
+        "cancel",
+        "tasks",
+        "dead",
+        "retry",
+        "why",
+        "holders",
+        "force_release",
+    )
     return {name: _make_plain(name, getattr(tasks, name), world) for name in names}
 
 

@@ -1,4 +1,4 @@
-"""`bursar tasks list | show | why | cancel`: the queue of a claim resource, read from its store."""
+"""`bursar tasks list | show | why | cancel | dead | retry`: the queue of a claim resource, from its store."""
 
 from __future__ import annotations
 
@@ -24,8 +24,10 @@ DEFAULT_POLICY = Path("policy.toml")
 
 
 def register(app: typer.Typer) -> None:
-    group = typer.Typer(help="What waits and runs: list, show, why, cancel.", no_args_is_help=True)
-    for command in (list_tasks, show, why, cancel):
+    group = typer.Typer(
+        help="What waits and runs: list, show, why, cancel, dead, retry.", no_args_is_help=True
+    )
+    for command in (list_tasks, show, why, cancel, dead, retry):
         group.command(command.__name__.removesuffix("_tasks"), epilog=EXIT_CODES)(command)
     app.add_typer(group, name="tasks")
 
@@ -82,7 +84,10 @@ def list_tasks(
 
     Example: bursar tasks list --policy policy.toml
     """
-    tasks = run(policy, resource, "tasks")
+    _print_all(run(policy, resource, "tasks"), as_json)
+
+
+def _print_all(tasks: list[dict[str, Any]], as_json: bool) -> None:
     if as_json:
         typer.echo(json.dumps([describe(task) for task in tasks], indent=2))
         return
@@ -139,3 +144,24 @@ def cancel(
     Example: bursar tasks cancel k52c1...
     """
     typer.echo(f"{id}: {run(policy, resource, 'cancel', id=id)}")
+
+
+def dead(policy: PolicyFile = DEFAULT_POLICY, resource: ResourceName = None, as_json: AsJson = False) -> None:
+    """List the tasks that were given up, because whoever did them died too often.
+
+    Example: bursar tasks dead --policy policy.toml
+    """
+    _print_all(run(policy, resource, "dead"), as_json)
+
+
+def retry(
+    id: Annotated[str, typer.Argument(metavar="ID", show_default=False)],
+    policy: PolicyFile = DEFAULT_POLICY,
+    resource: ResourceName = None,
+) -> None:
+    """Have a task tried again that was given up.
+
+    Example: bursar tasks retry k52c1...
+    """
+    run(policy, resource, "retry", id=id)
+    typer.echo(f"{id}: waits to be tried again")

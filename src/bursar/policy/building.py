@@ -109,6 +109,7 @@ def build_claim(name: str, values: Values) -> ClaimPolicy:
         **_shared(values),
         paths=values["paths"],
         dead_holder=values["dead_holder"],
+        attempts=values["attempts"],
         aging_ns=values["aging"],
         **_tenants(ClaimTenant, values),
     )

@@ -272,10 +272,14 @@ CLAIM = Record(
         ),
         "paths": Key(Flag(), 'names are paths: "dc/host/vm" takes what is above it shared', False),
         "dead_holder": Key(
-            Choice(["keep", "requeue", "fail"]),
-            "what becomes of a claim whose holder died: kept until released by hand, "
-            "given to the next try of its task, or its task is failed",
-            "keep",
+            Choice(["auto", "keep", "requeue", "fail"]),
+            "what becomes of names whose holder died: kept until released by hand, "
+            "given to the next try of its task, or its task is failed; auto: tasks are tried again, "
+            "claims are kept",
+            "auto",
+        ),
+        "attempts": Key(
+            Whole(1, 1_000), "so often a task is tried whose process dies; then it is given up", 5
         ),
         "aging": Key(
             Span(SECOND_NS, 30 * DAY_NS), "nobody who asked later passes one that waits longer", "10min"

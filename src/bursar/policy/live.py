@@ -56,7 +56,16 @@ LIVE: dict[Kind, tuple[str, ...]] = {
         "warnings",
         "hold_expiry_ns",
     ),
-    "claim": ("tenants", "templates", "max_tenants", "shadow", "without_bursar", "aging_ns", "dead_holder"),
+    "claim": (
+        "tenants",
+        "templates",
+        "max_tenants",
+        "shadow",
+        "without_bursar",
+        "aging_ns",
+        "dead_holder",
+        "attempts",
+    ),
 }
 """Fields of the kind's policy (`bursar.policy.values`)."""
 

@@ -227,7 +227,8 @@ class ClaimPolicy(Resource, frozen=True, kw_only=True, tag="claim"):
     kind: ClassVar[Kind] = "claim"
     without_bursar: WithoutBursar = REFUSE
     paths: bool = False
-    dead_holder: Literal["keep", "requeue", "fail"] = "keep"
+    dead_holder: Literal["auto", "keep", "requeue", "fail"] = "auto"
+    attempts: int = 5
     aging_ns: int = 10 * MINUTE_NS
     tenants: Mapping[str, ClaimTenant] = Table()
     templates: Mapping[str, ClaimTenant] = Table()

@@ -51,6 +51,8 @@ NEEDS: Mapping[str, Need] = {
     "wait_for": Need("read", "task"),
     "why": Need("read", "task"),
     "tasks": Need("read", "rows"),
+    "dead": Need("read", "rows"),
+    "retry": Need("acquire", "task"),
     "holders": Need("read", "rows"),
     # It takes the name from everybody who holds it, whoever that is by then.
     "force_release": Need("change", "all", by=True),

@@ -16,9 +16,9 @@ PATHS = ("a", "a/x", "a/x/y", "b")
 INSTANCES = ("i1", "i2", "i3")
 ANYBODY = "anybody"
 TENANTS = (*INSTANCES, ANYBODY)
-RANGES: Ranges = {"max_tenants": (len(TENANTS), 50), "aging": ("2s", "4s")}
+RANGES: Ranges = {"max_tenants": (len(TENANTS), 50), "aging": ("2s", "4s"), "attempts": (1, 5)}
 WEIGHTS = (1, 2, 5)
-STAYING = ("shadow", "dead_holder", "paths")
+STAYING = ("shadow", "dead_holder", "paths", "attempts")
 
 
 class ClaimPolicies:
@@ -33,7 +33,7 @@ class ClaimPolicies:
     @property
     def by_hand(self) -> bool:
         """Whether what a dead holder had is held until somebody releases it."""
-        return self.first.dead_holder == "keep"
+        return self.first.dead_holder in ("auto", "keep")
 
     def change(self) -> ClaimPolicy:
         """Other terms, and who is let in by which line; what the checks count on stays."""

@@ -164,6 +164,7 @@ class ClaimScenario(Scenario):
             verb, arguments = draw.choice(
                 (
                     ("tasks", {}),
+                    ("dead", {}),
                     ("read", {"id": id}),
                     ("why", {"id": id}),
                     ("wait_for", {"id": id, "timeout": 0.2}),
@@ -313,7 +314,7 @@ class ClaimScenario(Scenario):
         require(not self._list("tasks"), f"these tasks were never finished: {self._list('tasks')}")
         require(not self._list("keys"), f"these keys are nobody's: {self._list('keys')}")
         for id in self.submitted:
-            node = self.tree.read(self._layout.released(id))
+            node = self.tree.read(self._layout.released(id)) or self.tree.read(self._layout.dead(id))
             require(node is not None, f"the task {id} is lost")
             assert node is not None
             outcome = decode_task(id, node.data).outcome

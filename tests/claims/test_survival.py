@@ -1,0 +1,169 @@
+"""Workers outlive their tasks: whatever one of them does, the others go on."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+from typing import Any
+
+import pytest
+from tests.claims.stage import Stage, play
+
+from bursar.claims.courier import Instance, new_task
+from bursar.claims.model import RESULT_MAX_BYTES, Task
+from bursar.claims.requirements import parse
+from bursar.claims.tracker import Dispatch, InProcessTracker, Progress, Report
+from bursar.errors import Refused, UsageError
+from bursar.runtime.world import open_world
+
+numbers = itertools.count()
+
+
+async def run_one(work: Any, seconds: float = 10) -> Task:
+    """The task as it is when it is over, and another one that came after it."""
+    world = await open_world("w", store=f"memory://survival-{next(numbers)}")
+    instance = Instance(world, "things", tracker=InProcessTracker(work))
+    await instance.start()
+    for id in ("t1", "t2"):
+        await instance.submit(new_task(id=id, tenant="t", needs=parse("a:E"), submitted=0, kept=True))
+    async with asyncio.timeout(seconds):
+        while (last := await instance.desk.read_released("t2")) is None:
+            await asyncio.sleep(0.01)
+    assert last.outcome == "ok" and not world.failure.done()
+    found = await instance.desk.read_released("t1")
+    await instance.stop()
+    await world.close()
+    assert found is not None
+    return found
+
+
+async def test_a_result_that_is_too_large_fails_its_task_and_nothing_else() -> None:
+    async def work(dispatch: Dispatch) -> bytes:
+        return b"x" * (1_000_000 if dispatch.id == "t1" else RESULT_MAX_BYTES)
+
+    task = await run_one(work)
+    assert task.outcome == "failed" and b"1000000 bytes" in task.result and b"elsewhere" in task.result
+
+
+@pytest.mark.parametrize("raised", [asyncio.CancelledError, SystemExit, KeyError])
+async def test_whatever_the_work_raises_ends_it(raised: type[BaseException]) -> None:
+    async def work(dispatch: Dispatch) -> bytes:
+        if dispatch.id == "t1":
+            raise raised
+        return b""
+
+    task = await run_one(work)
+    assert task.outcome == "failed" and raised.__name__.encode() in task.result
+
+
+async def test_a_tracker_that_fails_is_asked_again() -> None:
+    class Failing:
+        def __init__(self) -> None:
+            self.asked = 0
+
+        async def dispatch(self, dispatch: Dispatch) -> Report | None:
+            raise OSError("out of files")
+
+        async def status(self, dispatch: Dispatch) -> Report | Progress:
+            self.asked += 1
+            if self.asked == 1:
+                raise ValueError("what?")
+            return Report("ok")
+
+    world = await open_world("w", store=f"memory://survival-{next(numbers)}")
+    instance = Instance(world, "things", tracker=Failing())
+    await instance.start()
+    await instance.submit(new_task(id="t1", tenant="t", needs=parse("a:E"), submitted=0, kept=True))
+    async with asyncio.timeout(10):
+        while (task := await instance.desk.read_released("t1")) is None:
+            await asyncio.sleep(0.01)
+    assert task.outcome == "ok" and "tracker failed" in str(instance.problem) and not world.failure.done()
+    await instance.stop()
+    await world.close()
+
+
+def test_a_task_that_kills_its_process_is_given_up_and_listed_and_can_be_tried_again() -> None:
+    async def act(stage: Stage) -> None:
+        verb = stage.resources["n2"].verb
+        id = await verb("submit", tenant="x", names="a:E", payload=b"1000", key="bad")
+        for attempt in range(1, 4):
+            await stage.until(lambda n=attempt: [task.attempt for task in stage.records()] == [n], 30)  # type: ignore[misc]
+            holder = stage.records()[0].holder.partition(".")[0]
+            stage.go_down(holder, 0.5)
+            await stage.until(lambda: len(stage.resources) == 2, 30)
+        await stage.until(lambda: not stage.records(), 30)
+        verb = stage.resources["n1"].verb
+        (dead,) = await verb("dead")
+        assert (dead["id"], dead["outcome"], dead["attempt"]) == (id, "dead", 3)
+        assert (await verb("read", id=id))["outcome"] == "dead"
+        assert await verb("submit", tenant="x", names="a:E", payload=b"1000", key="bad") == id
+        assert stage.records() == []  # the same key is the same task
+        await verb("retry", id=id)
+        await stage.until(lambda: [task.attempt for task in stage.records()] == [4], 30)
+        assert await verb("dead") == []
+        with pytest.raises(Refused, match="not among"):
+            await verb("retry", id=id)
+
+    play(act, ("n1", "n2"), works=True, attempts=3)
+
+
+def test_by_default_tasks_are_tried_again_and_claims_are_kept() -> None:
+    async def act(stage: Stage) -> None:
+        claim = await stage.resources["n1"].claim(["b:E"], "x")
+        id = await stage.resources["n1"].verb("submit", tenant="x", names="a:E", payload=b"3")
+        await stage.until(lambda: stage.begun == [id])
+        stage.go_down("n1", 100)
+        await stage.until(lambda: stage.held() == [claim.id], 30)
+        assert stage.begun == [id, id]
+
+    play(act, ("n1", "n2"), works=True)
+
+
+def test_a_key_that_is_another_tenants_or_other_works_is_told() -> None:
+    async def act(stage: Stage) -> None:
+        verb = stage.resources["n1"].verb
+        id = await verb("submit", tenant="x", names="a:E", key="k")
+        assert await verb("submit", tenant="x", names="a:E", key="k") == id
+        for other in ({"tenant": "y", "names": "a:E"}, {"tenant": "x", "names": "b:E"}):
+            with pytest.raises(UsageError, match="key 'k' is in use"):
+                await verb("submit", key="k", **other)
+
+    play(act, works=True)
+
+
+HUGE = [f"{'n' * 180}-{number:04d}:S" for number in range(1000)]
+
+
+def test_what_can_never_be_granted_is_refused_at_once() -> None:
+    async def act(stage: Stage) -> None:
+        one = stage.resources["n1"]
+        with pytest.raises(UsageError, match="claim fewer at once"):
+            await one.verb("submit", tenant="x", names=HUGE)
+        with pytest.raises(UsageError, match="claim fewer at once"):
+            await one.claim(HUGE, "x", wait=10)
+        assert stage.records() == []
+
+    play(act)
+
+
+async def test_a_record_that_can_never_be_granted_fails_and_its_batch_does_not() -> None:
+    """One from another version, or in a store that takes less."""
+    world = await open_world("w", store=f"memory://survival-{next(numbers)}")
+
+    async def work(dispatch: Dispatch) -> bytes:
+        return b""
+
+    instance = Instance(world, "things", tracker=InProcessTracker(work))
+    await instance.start()
+    needs = {"t1": parse(HUGE), "t2": parse("m2:E"), "t3": parse("m3:E")}
+    for id, needed in needs.items():
+        await instance.submit(new_task(id=id, tenant="t", needs=needed, submitted=0, kept=True))
+    ends: dict[str, Task] = {}
+    async with asyncio.timeout(20):
+        while len(ends) < 3:
+            await asyncio.sleep(0.02)
+            ends = {id: end for id in needs if (end := await instance.desk.read_released(id)) is not None}
+    assert [ends[id].outcome for id in needs] == ["failed", "ok", "ok"]
+    assert b"fewer names" in ends["t1"].result
+    await instance.stop()
+    await world.close()
