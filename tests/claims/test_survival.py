@@ -4,16 +4,21 @@ from __future__ import annotations
 
 import asyncio
 import itertools
+import time
+from functools import partial
+from pathlib import Path
 from typing import Any
 
 import pytest
 from tests.claims.stage import Stage, play
 
+from bursar.claims.app import Functions
 from bursar.claims.courier import Instance, new_task
 from bursar.claims.model import RESULT_MAX_BYTES, Task
 from bursar.claims.requirements import parse
 from bursar.claims.tracker import Dispatch, InProcessTracker, Progress, Report
 from bursar.errors import Refused, UsageError
+from bursar.runtime.work_thread import WorkThread
 from bursar.runtime.world import open_world
 
 numbers = itertools.count()
@@ -129,6 +134,76 @@ def test_a_key_that_is_another_tenants_or_other_works_is_told() -> None:
                 await verb("submit", key="k", **other)
 
     play(act, works=True)
+
+
+class Blocking:
+    """Two workers on one store, whose sessions last a second."""
+
+    def __init__(self, block_s: float) -> None:
+        self.begun: list[str] = []
+        self._block_s = block_s
+
+    async def work(self, dispatch: Dispatch) -> bytes:
+        self.begun.append(dispatch.id)
+        time.sleep(self._block_s)  # noqa: ASYNC251  as a driver without await does
+        return b""
+
+
+async def test_work_that_blocks_for_three_sessions_is_done_once(tmp_path: Path) -> None:
+    blocking, thread = Blocking(3.5), WorkThread()
+    url = f"sqlite://{tmp_path}/store.db"
+    worlds = [await open_world(name, store=url, session_timeout_ns=10**9) for name in ("w1", "w2")]
+    tracker = InProcessTracker(partial(thread.run, blocking.work))
+    workers = [Instance(world, "things", dead_holder="requeue", tracker=tracker) for world in worlds]
+    for worker in workers:
+        await worker.start()
+    await workers[0].submit(new_task(id="t1", tenant="t", needs=parse("a:E"), submitted=0, kept=True))
+    async with asyncio.timeout(15):
+        while (task := await workers[0].desk.read_released("t1")) is None:
+            await asyncio.sleep(0.02)
+    assert (task.outcome, task.attempt, blocking.begun) == ("ok", 1, ["t1"])
+    for worker, world in zip(workers, worlds, strict=True):
+        await worker.stop()
+        await world.close()
+    thread.stop()
+
+
+@pytest.mark.parametrize("raised", [asyncio.CancelledError, SystemExit, KeyError])
+async def test_whatever_work_in_a_thread_raises_reaches_who_waits_and_the_thread_goes_on(
+    raised: type[BaseException],
+) -> None:
+    thread = WorkThread()
+
+    async def fail() -> bytes:
+        raise raised
+
+    async def succeed() -> bytes:
+        return b"done"
+
+    with pytest.raises(
+        (Exception, asyncio.CancelledError), match=raised.__name__ if raised is SystemExit else ""
+    ):
+        await thread.run(fail)
+    assert await thread.run(succeed) == b"done"
+    thread.stop()
+
+
+async def test_a_plain_function_is_a_task_too() -> None:
+    functions = Functions()
+
+    def double(number: int) -> int:
+        return 2 * number
+
+    functions.register(double, "n-{number}:E", None, None)
+    given: dict[str, Any] = {}
+
+    async def verb(name: str, **arguments: Any) -> str:
+        given.update(arguments)
+        return "t1"
+
+    await functions.submit(verb, double, {"number": 21}, tenant="x")
+    dispatch = Dispatch(id="t1", key="t1", tenant="x", payload=given["payload"], attempt=1, fences={})
+    assert await functions.work(dispatch) == b"42"
 
 
 HUGE = [f"{'n' * 180}-{number:04d}:S" for number in range(1000)]

@@ -7,14 +7,17 @@
 
     await b.submit(power_on, tenant="ops", vm="vm-7", host="host-1")
 
+A plain function runs in a thread, its names held until it returns.
+
 A function that takes `fence` gets the fence of each name it holds, one that takes `key` the
 idempotency key, the same for every time the call is tried.
 """
 
 from __future__ import annotations
 
+import asyncio
 import inspect
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import msgspec
@@ -24,7 +27,7 @@ from bursar.claims.tracker import Dispatch
 from bursar.errors import FormatError, UsageError
 from bursar.resource.decider import Verb
 
-Function = Callable[..., Awaitable[Any]]
+Function = Callable[..., Any]
 GIVEN = ("fence", "key")
 """Arguments that a function is given if it has them; a call cannot set them."""
 
@@ -52,8 +55,6 @@ class Functions:
     def register(self, function: Function, needs: str, lookup: Lookup | None, name: str | None) -> None:
         """`needs` is a template over the function's arguments."""
         called = name or function.__name__
-        if not inspect.iscoroutinefunction(function):
-            raise UsageError(f"{called} is not async: write `async def`")
         if called in self._functions:
             raise UsageError(f"there are two tasks {called!r}: give one another name=...")
         self._functions[called] = function, Template(needs), lookup or _no_lookup
@@ -100,7 +101,10 @@ class Functions:
         extra = {"fence": dict(dispatch.fences), "key": dispatch.key}
         wanted = inspect.signature(function).parameters
         given = {name: extra[name] for name in GIVEN if name in wanted}
-        result = await function(**call.arguments, **given)
+        if inspect.iscoroutinefunction(function):
+            result = await function(**call.arguments, **given)
+        else:
+            result = await asyncio.to_thread(function, **call.arguments, **given)
         return b"" if result is None else msgspec.json.encode(result)
 
 

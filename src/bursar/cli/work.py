@@ -40,6 +40,8 @@ def work(
     """Run tasks as they are granted, until stopped.
 
     Told to stop (Ctrl-C, SIGTERM) it begins no more and finishes what it began, for 30 seconds.
+    What tasks do runs in a thread of its own, so that one that blocks is not taken for dead.
+
     APP is a `bursar.Bursar("policy.toml")` with functions under `@app.task`. Any number of workers
     share the queue of one resource.
 
@@ -81,15 +83,18 @@ def find_app(where: str) -> Bursar:
 async def _work(functions: Functions, policy: Policy, resource: str | None, name: str, at_once: int) -> None:
     import asyncio
     import signal
+    from functools import partial
 
     from bursar.claims.resource import ClaimDecider
     from bursar.claims.tracker import InProcessTracker
+    from bursar.runtime.work_thread import WorkThread
     from bursar.runtime.world import open_world
 
     terms = choose_claim(policy, resource)
     timeout_ns = policy.daemon.session_timeout_ns
     world = await open_world(name, store=policy.store, session_timeout_ns=timeout_ns)
-    tracker = InProcessTracker(functions.work)
+    thread = WorkThread()
+    tracker = InProcessTracker(partial(thread.run, functions.work))
     instance = ClaimDecider(world, terms.name, terms, tracker=tracker, running_max=at_once).instance
     await instance.start()
     typer.echo(f"{name} works on {terms.name}: {', '.join(functions.names)}")
@@ -103,6 +108,7 @@ async def _work(functions: Functions, policy: Policy, resource: str | None, name
     finally:
         await instance.stop()
         await world.close()
+        thread.stop()
 
 
 async def _until(stopping: asyncio.Event, failure: asyncio.Future[BaseException]) -> None:
