@@ -165,8 +165,8 @@ async def trusts_its_floor(self: Instance, names: Iterable[str]) -> None:
 @pytest.mark.parametrize(
     ("part", "mistake", "seeds"),
     [
-        ("_look_at_kept", looks_at_nothing_kept, (5, *range(40))),
-        ("_refresh", trusts_its_floor, (121, 244, *range(110, 150))),
+        ("_look_at_kept", looks_at_nothing_kept, (132, *range(120, 150))),
+        ("_refresh", trusts_its_floor, (76, *range(60, 100))),
     ],
 )
 def test_an_instance_that_misses_what_others_did_is_caught(

@@ -12,12 +12,17 @@ from bursar.claims.fences import (
     Guard,
     StaleFence,
     check_header,
+    make_epoch,
     make_fence,
     read_header,
     write_header,
 )
 from bursar.claims.guards import FileGuard, SqlGuard
+from bursar.claims.resource import open_resource
 from bursar.errors import FormatError, UsageError
+from bursar.fleet.identity import adopt, identify
+from bursar.policy import ClaimPolicy
+from bursar.runtime.world import open_world
 
 
 def test_a_sql_guard_refuses_in_the_transaction_that_writes() -> None:
@@ -73,8 +78,37 @@ def test_a_header_carries_fences() -> None:
             check_header(guard, bad, "vm-7")
 
 
-def test_a_rebuilt_store_has_later_fences() -> None:
-    assert make_fence(epoch=2, phase=1) > make_fence(epoch=1, phase=2**40)
+def test_a_store_that_is_set_up_a_millisecond_later_has_later_fences() -> None:
+    """A million grants of one name in that millisecond are more than any store does."""
+    now_ns = 1_795_000_000 * 10**9
+    first, next = make_epoch(now_ns), make_epoch(now_ns + 1_000_000)
+    assert make_fence(next, phase=1) > make_fence(first, phase=1_000_000)
+    assert make_epoch(now_ns, above=next) > next  # a clock that was set back
+    hours = now_ns // (3600 * 10**9)
+    assert make_fence(first, phase=1) > (hours << 43) + 2**42  # as epochs were before
+
+
+async def test_a_store_that_was_rebuilt_at_once_has_later_fences_and_so_has_one_that_was_adopted() -> None:
+    async def claim(url: str) -> int:
+        world = await open_world("n", store=url)
+        resource = open_resource(world, "things", ClaimPolicy(name="things"))
+        await resource.start()
+        async with resource.claim(["a:E"], "x") as grant:
+            fence = grant.fence["a"]
+        await resource.stop()
+        await world.close()
+        return fence
+
+    fences = [await claim(f"memory://rebuilt-{number}") for number in range(3)]
+    world = await open_world("keeper", store="memory://rebuilt-adopted")
+    known = await identify(world.store, "first")
+    before = await claim("memory://rebuilt-adopted")
+    again = await claim("memory://rebuilt-adopted")
+    await adopt(world.store, known, by="test", at_ns=1)
+    after = await claim("memory://rebuilt-adopted")
+    await world.close()
+    assert [*fences, before] == sorted({*fences, before})
+    assert again == before + 1 and after - again > 2**19
 
 
 def test_no_guard_takes_a_fence_of_shadow_mode_even_as_the_first_it_sees(tmp_path: Path) -> None:

@@ -1,9 +1,15 @@
 """Fences: a number that grows, to be checked wherever a claimed thing is used.
 
-A fence is (epoch of the store, phase of the name) in one 63-bit number, so that one comparison
-orders them. A *guard* remembers the highest fence it saw for a name and refuses lower ones: an
-owner that was deposed while it slept carries a lower one than its successor. Sharers of one phase
-carry the same fence, so a guard takes them all.
+A fence is the epoch of the store and the phase of the name in one 63-bit number, so that one comparison
+orders them. The epoch is the millisecond in which the resource was set up in this store, and whoever sets
+it up waits until that is over: a store that is set up later has a larger one, however soon, as long as
+clocks are not set back. Phases are added to it, 2**20 for each millisecond: no name is granted so often
+that it reaches the fences of the store that comes after. A store that was adopted (`bursar store adopt`:
+restored from a backup, or made anew) has a later epoch too.
+
+A *guard* remembers the highest fence it saw for a name and refuses lower ones: an owner that was deposed
+while it slept carries a lower one than its successor. Sharers of one phase carry the same fence, so a
+guard takes them all.
 
 In shadow mode nothing is held, so nobody may write as if it were: the fence is then SHADOW_FENCE, lower
 than every real one, and a guard refuses it even if it saw none yet.
@@ -12,10 +18,16 @@ than every real one, and a guard refuses it even if it saw none yet.
 from __future__ import annotations
 
 from bursar.errors import Refused, UsageError
+from bursar.world import MILLISECOND_NS, SECOND_NS
 
-PHASE_BITS = 43
-EPOCH_MAX = 2**20 - 1
-HOUR_NS = 3_600_000_000_000
+PHASE_BITS = 20
+BASE = 2**62
+"""Above every fence of the epochs that were hours, 43 bits up, until 2029."""
+
+EPOCH_MAX = 2**42 - 1
+EPOCH_ZERO_NS = 1_577_836_800 * SECOND_NS
+"""2020 in UTC: 42 bits of milliseconds last until 2159."""
+
 HEADER = "Bursar-Fence"
 SHADOW_FENCE = 0
 """No phase is 0, so no owner ever carries this."""
@@ -26,14 +38,18 @@ class StaleFence(Refused):
 
 
 def make_fence(epoch: int, phase: int) -> int:
-    assert 0 <= epoch <= EPOCH_MAX and 1 <= phase < 2**PHASE_BITS, (epoch, phase)
-    return epoch << PHASE_BITS | phase
+    assert 0 <= epoch <= EPOCH_MAX and phase >= 1, (epoch, phase)
+    return BASE + (epoch << PHASE_BITS) + phase
 
 
-def make_epoch(wall_ns: int) -> int:
-    """The epoch of a store that is set up now: hours since 1970. It only has to be larger than that
-    of the store that was lost."""
-    return min(max(wall_ns // HOUR_NS, 0), EPOCH_MAX)
+def read_phase(epoch: int, fence: int) -> int:
+    """The phase of a fence of that epoch."""
+    return fence - BASE - (epoch << PHASE_BITS)
+
+
+def make_epoch(wall_ns: int, above: int = -1) -> int:
+    """The epoch of a store that is set up now, where none up to `above` can be used."""
+    return min(max((wall_ns - EPOCH_ZERO_NS) // MILLISECOND_NS, above + 1, 0), EPOCH_MAX)
 
 
 def check_real(name: str, fence: int) -> None:

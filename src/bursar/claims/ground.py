@@ -14,12 +14,11 @@ from bursar.claims.book import ClaimBook, Idle, Plan
 from bursar.claims.desk import Desk
 from bursar.claims.fences import make_epoch
 from bursar.claims.layout import Layout, instance_node
-from bursar.claims.model import Task
+from bursar.claims.model import Era, Task, decode_era, encode
 from bursar.claims.queue import Order, Queue, WeightOf, conflict_order
 from bursar.claims.tracker import Tracker
 from bursar.errors import (
     BursarError,
-    FormatError,
     NodeExistsError,
     NodeMissingError,
     NotEmptyError,
@@ -27,6 +26,7 @@ from bursar.errors import (
     StoreUnknownError,
     VersionError,
 )
+from bursar.fleet.identity import read_identity
 from bursar.world import MILLISECOND_NS, SECOND_NS, Create, Watch, World
 
 if TYPE_CHECKING:
@@ -302,22 +302,46 @@ class Ground:
                 await self.world.clock.sleep(RETRY_NS)
 
     async def _set_up(self) -> None:
-        store = self.world.store
-        root = self.layout.root
+        store, root = self.world.store, self.layout.root
         try:
-            data, _ = await store.get(root)
+            data, stat = await store.get(root)
         except NodeMissingError:
             await store.ensure("/claims")
-            epoch = make_epoch(self.world.clock.wall())
-            create = [Create(root, b"%d" % epoch), *(Create(path) for path in self.layout.folders())]
+            era = await self._make_era(-1)
+            create = [Create(root, encode(era)), *(Create(path) for path in self.layout.folders())]
             try:
                 await store.transact(create)
             except NodeExistsError:
                 await store.sync()  # another instance was faster, which is as good
+            data, stat = await store.get(root)
+        era = decode_era(root, data)
+        if (name := await self._name_store()) and era.store != name:
+            era = await self._begin_era(era, stat.version)
+        self.epoch = era.epoch
+
+    async def _name_store(self) -> str:
+        """Which store this is, as its fleet knows it; empty where none does."""
+        found = await read_identity(self.world.store)
+        return "" if found is None else f"{found.uuid}/{found.epoch}"
+
+    async def _make_era(self, above: int) -> Era:
+        """Its millisecond is over when it is first used, so that nobody else can have the same."""
+        era = Era(make_epoch(self.world.clock.wall(), above), await self._name_store())
+        await self.world.clock.sleep(MILLISECOND_NS)
+        return era
+
+    async def _begin_era(self, era: Era, version: int) -> Era:
+        """A store that was adopted grants newer fences than any before, here or in the one that was lost.
+        One that had no name yet is the same, and those who work with it go on with its epoch."""
+        store, root = self.world.store, self.layout.root
+        begun = await self._make_era(era.epoch) if era.store else Era(era.epoch, await self._name_store())
+        try:
+            await store.set(root, encode(begun), version)
+        except VersionError:
+            await store.sync()
             data, _ = await store.get(root)
-        if not data.isdigit():
-            raise FormatError(f"{root} holds no epoch: {data[:40]!r}; another program's data?")
-        self.epoch = int(data)
+            return decode_era(root, data)
+        return begun
 
     async def _enrol(self) -> None:
         store = self.world.store

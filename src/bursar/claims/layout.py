@@ -14,8 +14,8 @@
                                   is new is found without listing what waits
     asking                        an INSTANCE+ that has room and nothing to do
 
-The node of the resource itself holds the epoch: the store cannot know that it was rebuilt, so the
-epoch comes from outside of it.
+The node of the resource itself holds an Era: the store cannot know that it was rebuilt, so the epoch comes
+from outside of it, and rises when the store is adopted.
 
 All but `instances` and `asking` are split into shards, so that no node has more children than one listing
 can carry.

@@ -135,12 +135,20 @@ class Holding(msgspec.Struct, frozen=True, array_like=True):
     reserved_mode: str = ""
 
 
+class Era(msgspec.Struct, frozen=True, array_like=True):
+    """What the node of the resource holds: the epoch of its fences, and the store that it belongs to."""
+
+    epoch: int
+    store: str = ""
+
+
 _encode = msgspec.msgpack.Encoder().encode
 _decode_task = msgspec.msgpack.Decoder(Task).decode
 _decode_holding = msgspec.msgpack.Decoder(Holding).decode
+_decode_era = msgspec.msgpack.Decoder(Era).decode
 
 
-def encode(record: Task | Holding) -> bytes:
+def encode(record: Task | Holding | Era) -> bytes:
     return _encode(record)
 
 
@@ -163,3 +171,11 @@ def decode_holding(path: str, data: bytes) -> Holding:
         return _decode_holding(data)
     except (msgspec.MsgspecError, UnicodeDecodeError) as error:
         raise FormatError(f"{path} holds nothing that this version reads as a claim: {error}") from error
+
+
+def decode_era(path: str, data: bytes) -> Era:
+    """Raises FormatError that names the node."""
+    try:
+        return _decode_era(data)
+    except (msgspec.MsgspecError, UnicodeDecodeError) as error:
+        raise FormatError(f"{path} holds no epoch: {data[:40]!r}; another program's data?") from error

@@ -9,9 +9,9 @@ from collections import defaultdict
 from collections.abc import Mapping, Sequence
 
 from bursar.claims.book import ClaimBook
-from bursar.claims.fences import PHASE_BITS, Guard, StaleFence
+from bursar.claims.fences import Guard, StaleFence, read_phase
 from bursar.claims.layout import Layout
-from bursar.claims.model import Holding, State, Task, decode_holding, decode_task
+from bursar.claims.model import Holding, State, Task, decode_era, decode_holding, decode_task
 from bursar.claims.requirements import Mode, Requirement, Requirements, parse
 from bursar.claims.resource import open_resource
 from bursar.claims.tracker import Dispatch, InProcessTracker
@@ -231,7 +231,7 @@ class ClaimScenario(Scenario):
 
     async def _write(self, world: World, id: str, needs: Requirements, fences: Mapping[str, int]) -> None:
         """Use every name for a while, through its guard, as a holder that never asks again does."""
-        phases = tuple(fences[name] & (2**PHASE_BITS - 1) for name, _ in needs)
+        phases = tuple(read_phase(self._epoch(), fences[name]) for name, _ in needs)
         for _ in range(3):
             await world.clock.sleep(world.random.randrange(0, WORK_MAX_NS))
             for name, mode in needs:
@@ -241,6 +241,10 @@ class ClaimScenario(Scenario):
                     self.refused_writes += 1
                     return
                 self._note_write(name, mode, (id, phases))
+
+    def _epoch(self) -> int:
+        data, _ = self.tree.get(self._layout.root)
+        return decode_era(self._layout.root, data).epoch
 
     def _note_write(self, name: str, mode: Mode, writer: Grantee) -> None:
         mine = self.granted.get(writer, 0)
