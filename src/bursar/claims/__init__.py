@@ -15,6 +15,7 @@ while waiting for another, so nothing deadlocks and nothing stands idle in the h
     acquisitions    claims from a ticket to its answer: the same key once, nothing held by nobody
     settling        what the store has of a claim, where nobody here knows
     holding         claims that this process holds, and how each ends
+    ages            how long a task has waited, without anybody's wall clock
     tracker         how a task is done and how its end is learnt (4.1)
     fences, guards  numbers that tell an old owner from a new one, and who checks them
     verbs, app      tasks as users submit, read and cancel them; tasks as functions
@@ -50,6 +51,10 @@ completion is recorded once, and a deposed owner is refused wherever a guard sta
 - Names that nobody uses are removed; the thesis keeps every resource that ever was.
 
 **The bound of waiting.** A task that has waited `aging` reserves its names; from then on nobody who
-asked later takes one of them. It is granted once all who hold or reserved them before have let go:
-`aging` + the time of one look of the other instances (200 ms) + the longest hold among them.
+asked later takes one of them. It is granted once all who hold them, and all who reserved them before it,
+have let go: `aging` + the time until the other instances know (200 ms) + those holds, one after the other
+where they conflict. Aging, order and wake-ups come from what is known already: the order is the revision
+of a task's record, the age is counted by the instance that looks after it (`ages`), and the store is told
+of a reservation when it changes. What was submitted or left is found in an index (`offered`), so that
+nobody lists everything that waits.
 """

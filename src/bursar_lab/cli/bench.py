@@ -14,6 +14,7 @@ BENCHMARKS = {
     "allocation": "bursar_lab.benchmarks.allocation:run",
     "asgi": "bursar_lab.benchmarks.asgi:run",
     "claims": "bursar_lab.benchmarks.claims:run",
+    "claims-waiting": "bursar_lab.benchmarks.waiting:run",
     "envoy": "bursar_lab.benchmarks.envoy:run",
     "memcached-proxy": "bursar_lab.benchmarks.memcached_proxy:run",
     "metrics": "bursar_lab.benchmarks.metrics:run",
