@@ -128,6 +128,8 @@ USES: tuple[Use, ...] = (
     Use("wait_for", "things", "read", before="task"),
     Use("why", "things", "read", before="task"),
     Use("tasks", "things", "read", "rows", before="task"),
+    Use("dead", "things", "read", "rows"),
+    Use("retry", "things", "acquire", before="task"),
     Use("holders", "things", "read", "rows"),
     Use("force_release", "things", "change", "all"),
 )

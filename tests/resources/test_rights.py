@@ -27,6 +27,8 @@ from tests.resources.rights_table import (
 )
 
 import bursar
+from bursar.claims.layout import Layout
+from bursar.claims.model import Task, encode
 from bursar.errors import DeniedError, UsageError
 from bursar.fleet import audit
 from bursar.fleet.rights import EVERYTHING, Known, Scope
@@ -138,7 +140,7 @@ def write_request(use: Use, tenant: str, prepared: Any) -> Any:
         "submit": {"tenant": tenant, "names": f"vm-{number}:E"},
         "holders": {"of": "shared"},
         "force_release": {"of": f"nothing-{number}"},
-        **{verb: {"id": prepared} for verb in ("cancel", "read", "why")},
+        **{verb: {"id": prepared} for verb in ("cancel", "read", "retry", "why")},
         "wait_for": {"id": prepared, "timeout": 0},
     }
     return wire.Do(name, use.name.removesuffix("_account"), arguments.get(use.name, {}))
@@ -158,6 +160,8 @@ async def place(tmp_path: Path) -> AsyncIterator[Wire]:
         for name in ("cache", "customers", "disk", "records"):
             await admin.resource(name).acquire(tenant, wait=2)
         await admin.claim("shared:S", tenant=tenant, wait=5)
+        given_up = Task(id=f"t{next(things)}", tenant=tenant, needs=(("vm", "E"),), outcome="dead", kept=True)
+        await daemon.host.world.store.create(Layout("things").dead(given_up.id), encode(given_up))
     yield place
     for b in place.clients.values():
         await b.close()
