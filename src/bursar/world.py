@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Protocol, TypeVar
+from typing import Any, NamedTuple, Protocol, TypeVar
 
 import msgspec
 
@@ -327,8 +327,20 @@ class Trace(Protocol):
     def __call__(self, event: str, /, **fields: int | str | bool | None) -> None: ...
 
 
+class StoreName(NamedTuple):
+    """Which store a fleet keeps its word in. `epoch` rises when a rebuilt or restored one is adopted, at wall
+    time `since_ns`: what the store says of things that are older than that is not all there was."""
+
+    uuid: str = ""
+    epoch: int = 1
+    since_ns: int = 0
+
+
 class Fleet(Protocol):
     """What this node knows of the fleet that it belongs to: the policy in force, and who else is there."""
+
+    def store_name(self) -> StoreName:
+        """The store that this node was opened with; without a uuid where nobody keeps one."""
 
     def guards(self) -> Sequence[Check]:
         """Belong to every transaction that opens a period or mints units. Where the store holds newer
@@ -343,6 +355,9 @@ class Fleet(Protocol):
 
 class Alone:
     """A node that belongs to no fleet."""
+
+    def store_name(self) -> StoreName:
+        return StoreName()
 
     def guards(self) -> Sequence[Check]:
         return ()

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from pathlib import Path
 from typing import Any
 
+from bursar.fleet.following import FleetView
 from bursar.policy.values import QuotaPolicy, QuotaTenant
 from bursar.quotas.balances import Hold
 from bursar.quotas.courier import QuotaCourier
@@ -14,6 +16,7 @@ from bursar.quotas.settling import read_id
 from bursar.resource.door import Resource
 from bursar.resource.grants import Grant
 from bursar.runtime.world import LiveWorld, open_world
+from bursar.world import StoreName
 
 TENANTS = {
     "acme": QuotaTenant(limit=100),
@@ -43,12 +46,16 @@ class Town:
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
+        self.store = StoreName()
         self.worlds: dict[str, LiveWorld] = {}
         self.resources: dict[str, Quota] = {}
 
-    async def open(self, name: str, **settings: Any) -> Quota:
+    async def open(self, name: str, *, state: str = "", **settings: Any) -> Quota:
         store = f"sqlite://{self.folder}/store.db"
-        world = await open_world(name, state=self.folder / name, listen="127.0.0.1:0", store=store)
+        folder = self.folder / (state or name)
+        world = await open_world(name, state=folder, listen="127.0.0.1:0", store=store)
+        assert isinstance(world.fleet, FleetView)
+        world.fleet.store = self.store
         for other in self.worlds.values():
             assert other.listening is not None and world.listening is not None
             world.sockets.add_route(other.name, other.listening)
@@ -56,9 +63,19 @@ class Town:
         self.worlds[name] = world
         policy = QuotaPolicy(name="llm", **{"tenants": TENANTS, **settings})
         resource = Quota(world, QuotaDecider(world, "llm", policy), policy)
-        await resource.start()
+        try:
+            await resource.start()
+        except BaseException:
+            await self.worlds.pop(name).close()
+            raise
         self.resources[name] = resource
         return resource
+
+    def rebuild_store(self) -> None:
+        """It is lost, and another is adopted in its place."""
+        for file in self.folder.glob("store.db*"):
+            file.unlink()
+        self.store = self.store._replace(epoch=self.store.epoch + 1, since_ns=time.time_ns())
 
     async def close(self, name: str, *, cleanly: bool = True) -> None:
         resource, world = self.resources.pop(name), self.worlds.pop(name)

@@ -17,13 +17,14 @@ from bursar.errors import BursarError, UsageError
 
 if TYPE_CHECKING:
     from bursar.policy import QuotaPolicy
+    from bursar.quotas.layout import Layout
     from bursar.world import World
 
 SURVEY_S = 5.0
 POLL_S = 0.1
 FIELDS = ("unspent", "held", "spent")
 
-Act = Callable[["World", "QuotaPolicy"], Awaitable[Any]]
+Act = Callable[["World", "Layout", "QuotaPolicy"], Awaitable[Any]]
 
 
 def register(app: typer.Typer) -> None:
@@ -141,15 +142,14 @@ def fence(
     Example: bursar quota fence node-7 --policy policy.toml --yes
     """
     from bursar.quotas import operations
-    from bursar.quotas.layout import Layout
 
     if not yes:
         raise UsageError(f"this writes off what {node} has left: add --yes if it is gone for good")
     done = _act(
         policy,
         resource,
-        lambda world, quota: operations.fence(
-            world.store, Layout(quota.name), node, by=name_visitor(), at_ns=world.clock.wall()
+        lambda world, layout, quota: operations.fence(
+            world.store, layout, node, by=name_visitor(), at_ns=world.clock.wall()
         ),
     )
     if as_json:
@@ -174,14 +174,13 @@ def topup(
     """
     from bursar.quotas import operations
     from bursar.quotas.accounts import total
-    from bursar.quotas.layout import Layout
     from bursar.quotas.windows import account_name, window_of
 
-    async def act(world: World, quota: QuotaPolicy) -> tuple[str, int, dict[str, int]]:
+    async def act(world: World, layout: Layout, quota: QuotaPolicy) -> tuple[str, int, dict[str, int]]:
         window, _ = window_of(quota.window, world.clock.wall())
         name = account if "@" in account else account_name(account, window)
         mints, asleep = await operations.top_up(
-            world.store, Layout(quota.name), name, amount, by=name_visitor(), at_ns=world.clock.wall()
+            world.store, layout, name, amount, by=name_visitor(), at_ns=world.clock.wall()
         )
         return name, total(mints), asleep
 
@@ -210,11 +209,14 @@ def _act(policy: Path, resource: str | None, act: Act) -> Any:
         )
 
     async def go() -> Any:
+        from bursar.fleet.identity import read_identity
+        from bursar.quotas.layout import Layout
         from bursar.runtime.world import open_world
 
         world = await open_world("visitor", store=loaded.store)
         try:
-            return await act(world, chosen)
+            found = await read_identity(world.store)
+            return await act(world, Layout(chosen.name, found.epoch if found else 1), chosen)
         finally:
             await world.close()
 

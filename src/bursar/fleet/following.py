@@ -27,7 +27,7 @@ from bursar.fleet.layout import HEAD, MEMBERS, NODES, Head, Member, NodeRecord
 from bursar.fleet.retries import RETRY_NS, follow, persist
 from bursar.policy import Policy, ResourcePolicy
 from bursar.policy.values import Table
-from bursar.world import SECOND_NS, Check, Store, World
+from bursar.world import SECOND_NS, Check, Store, StoreName, World
 
 NAMESAKE_NS = 15 * SECOND_NS
 """How long a node waits for the record of a former life to go: longer than a session lasts."""
@@ -42,11 +42,15 @@ Route = Callable[[str, str], None]
 class FleetView:
     """Implements `bursar.world.Fleet`: what this node knows, kept up to date by its `Follower`."""
 
-    def __init__(self) -> None:
+    def __init__(self, store: StoreName | None = None) -> None:
+        self.store = store or StoreName()
         self.head = -1
         self.up: dict[str, NodeRecord] = {}
         self.members: frozenset[str] = frozenset()
         self._callbacks: list[Callable[[], None]] = []
+
+    def store_name(self) -> StoreName:
+        return self.store
 
     def guards(self) -> Sequence[Check]:
         return () if self.head < 0 else (Check(HEAD, self.head),)

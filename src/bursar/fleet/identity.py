@@ -60,7 +60,7 @@ async def adopt(store: Store, known: Identity, *, by: str, at_ns: int) -> Identi
     await store.sync()
     found = await layout.fetch(store, IDENTITY, Identity)
     epoch = max(known.epoch, found[0].epoch if found else 0) + 1
-    adopted = Identity(uuid=known.uuid, epoch=epoch)
+    adopted = Identity(uuid=known.uuid, epoch=epoch, since_ns=at_ns)
     data = layout.write(adopted)
     change: Operation = Create(IDENTITY, data) if found is None else Set(IDENTITY, data, found[1].version)
     await store.transact([change, audit.record(by, at_ns, "store", known.uuid, f"adopted, epoch {epoch}")])

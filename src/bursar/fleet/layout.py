@@ -49,11 +49,12 @@ class Record(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Identity(Record, frozen=True, kw_only=True):
-    """Which store this is. `epoch` is raised when a rebuilt or restored one is adopted; `sealed` says
-    where its content was copied to: it is not to be used any more."""
+    """Which store this is. `epoch` is raised when a rebuilt or restored one is adopted, at wall time
+    `since_ns`; `sealed` says where its content was copied to: it is not to be used any more."""
 
     uuid: str
     epoch: int = 1
+    since_ns: int = 0
     sealed: str = ""
 
 

@@ -24,6 +24,7 @@ from bursar.errors import (
     VersionError,
 )
 from bursar.quotas.layout import (
+    ELSEWHERE,
     WARNING_MARK,
     AccountRecord,
     Layout,
@@ -53,10 +54,18 @@ class OldTermsError(StoreError):
 
 
 async def open_account(
-    store: Store, layout: Layout, account: str, limit: int, ledgers: Sequence[str], guards: Guards = ()
+    store: Store,
+    layout: Layout,
+    account: str,
+    limit: int,
+    ledgers: Sequence[str],
+    guards: Guards = (),
+    *,
+    carried: bool = False,
 ) -> Mints:
-    """The account's mints; the first to ask for it makes them, spread over `ledgers`. Raises
-    OldTermsError."""
+    """The account's mints; the first to ask for it makes them, spread over `ledgers`. One that is `carried`
+    may have been open in an earlier epoch of the store: nothing is minted for it, its units are where the
+    ledgers of that time have them. Raises OldTermsError."""
     path = layout.account(account)
     while True:
         horizons, stat = await store.get(layout.accounts)
@@ -69,7 +78,7 @@ async def open_account(
             data, _ = await store.get(path)
             return read_account(data).mints
         except NodeMissingError:
-            mints = split_evenly(limit, ledgers)
+            mints = [(ELSEWHERE, limit)] if carried else split_evenly(limit, ledgers)
         made = Create(path, write_account(AccountRecord(limit, mints)))
         try:
             await _mint(store, account, guards, [Check(layout.accounts, stat.version), made])
@@ -200,6 +209,8 @@ def assign(mints: Mints, amount: int, live: Sequence[str]) -> Mints:
     is out, total + owed, never passes the highest total that the account ever had."""
     owed: dict[str, int] = {}
     for ledger, units in mints:
+        if ledger == ELSEWHERE:
+            continue
         owed[ledger] = max(0, owed.get(ledger, 0) - units)
     entries = []
     for ledger in sorted(owed, key=lambda each: each not in live):

@@ -26,11 +26,13 @@ class Channel:
 
 class Account:
     """One account in one ledger. `fast` mode charges ahead: `block` is what was not granted yet, and
-    `ahead`, a part of `held`, is out in lots."""
+    `ahead`, a part of `held`, is out in lots. `carried` is what the ledger had, or had sent, when it came
+    from an earlier epoch of the store."""
 
     __slots__ = (
         "ahead",
         "block",
+        "carried",
         "channels",
         "debt",
         "endowment",
@@ -51,6 +53,7 @@ class Account:
         self.spent = 0
         self.debt = 0
         self.mints = 0
+        self.carried = 0
         self.channels: dict[str, Channel] = {}
 
     def channel(self, peer: str) -> Channel:

@@ -28,6 +28,7 @@ from bursar.book import Effects, Record, Send
 from bursar.quotas import lots, replay
 from bursar.quotas.balances import Account, Hold
 from bursar.quotas.keys import Keys
+from bursar.quotas.layout import ELSEWHERE
 from bursar.quotas.ledger import Ledger
 from bursar.quotas.messages import Busy, Collect, Credit, Note, Offer, Parting, Share
 from bursar.quotas.requests import Answer, Refusal, Request, Taken, node_of
@@ -86,9 +87,9 @@ class NodeBook:
 
     # -- what the courier asks for
 
-    def open(self, now: int, generation: int) -> Effects:
-        """Begin this life, after the replay."""
-        self.ledger.open(generation)
+    def open(self, now: int, generation: int, store: str = "", epoch: int = 0) -> Effects:
+        """Begin this life, after the replay, in an epoch of the store."""
+        self.ledger.open(generation, store, epoch)
         self._waves = generation << WAVE_BITS
         self.keys.open(now, self.ledger)
         return self.resend(now)
@@ -128,7 +129,7 @@ class NodeBook:
             if ledger == self.identity:
                 self.ledger.mint(name, number, amount)
         # Known once the units are here: a statement that names a mint must include its units.
-        owners = frozenset(ledger for ledger, _ in mints)
+        owners = frozenset(ledger for ledger, _ in mints if ledger != ELSEWHERE)
         self.defer(now, "_learn_mints", name, len(mints), sum(amount for _, amount in mints), owners)
         return self.flush()
 

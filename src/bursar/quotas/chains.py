@@ -75,11 +75,17 @@ class Chains:
             for account in self.find(tenant):
                 # Read together: a guard that is newer than the limit would vouch for nothing.
                 terms, guards = self._policy.tenant(level), self._world.fleet.guards()
-                await self._courier.open_account(account, terms.limit, guards)
+                await self._courier.open_account(account, terms.limit, guards, carried=self._is_carried())
                 level = terms.parent or ""
         except StoreError as error:
             self.why = error
         return self.is_open(tenant)
+
+    def _is_carried(self) -> bool:
+        """Whether the present window was begun when the store was adopted: accounts of it that the store
+        does not know may have been open in the one that was lost."""
+        name = self._world.fleet.store_name()
+        return name.epoch > 1 and self.window_of(self._policy.window, name.since_ns)[0] >= self.window
 
     def limit(self, account: str) -> int:
         """All that the account may spend, with what was topped up; 0 if it is not open here."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import Awaitable, Callable, Iterable, Sequence
+from functools import partial
 from typing import TypeVar
 
 from bursar.book import Effects, Record, Send
@@ -15,7 +16,7 @@ from bursar.errors import (
     NodeMissingError,
 )
 from bursar.fleet import retries
-from bursar.quotas import accounts, replay
+from bursar.quotas import accounts, adoption, replay
 from bursar.quotas.accounts import AccountWatcher, Guards
 from bursar.quotas.balances import Hold
 from bursar.quotas.book import NodeBook
@@ -24,7 +25,7 @@ from bursar.quotas.homes import HomeKeeper
 from bursar.quotas.layout import Layout, Mints
 from bursar.quotas.messages import Messages
 from bursar.quotas.parting import Parting
-from bursar.quotas.requests import LEDGER_MARK, Refusal, Taken
+from bursar.quotas.requests import Refusal, Taken
 from bursar.quotas.rules import BURSAR, Rules
 from bursar.quotas.tree import Place, Tree
 from bursar.world import MILLISECOND_NS, Message, Operation, World
@@ -52,7 +53,7 @@ class QuotaCourier:
 
     def __init__(self, world: World, resource: str, *, block: int = 0, rules: Rules = BURSAR) -> None:
         self.world = world
-        self.layout = Layout(resource)
+        self.layout = Layout(resource, world.fleet.store_name().epoch)
         self.topic = f"quota/{resource}"
         self.book = self.book_class(world.name, rules, block=block)
         self.mints: dict[str, Mints] = {}
@@ -77,9 +78,11 @@ class QuotaCourier:
             identity = await self.persist(self._choose_identity)
         self.book = self.book_class(identity, self.book.rules, block=self.book.block)
         self.book.replay(records)
+        await self.persist(partial(adoption.enter, self.world, self.layout, self.book.ledger))
         await self.persist(self._check_generation)
         horizons = await self.persist(self._read_horizons)
-        self.perform(self.book.open(self.world.clock.now(), self.book.ledger.generation + 1))
+        generation, name = self.book.ledger.generation + 1, self.world.fleet.store_name()
+        self.perform(self.book.open(self.world.clock.now(), generation, name.uuid, name.epoch))
         await self._journal.sync()
         self.perform(self.book.synced(self.world.clock.now(), self._lines))
         self._forget(horizons)
@@ -107,17 +110,17 @@ class QuotaCourier:
         for folder in self.layout.folders():
             await self.world.store.ensure(folder)
         await self.world.store.sync()
-        number, name = 1, self.world.name
+        epoch = self.world.fleet.store_name().epoch
+        if epoch > 1:
+            await adoption.check_earlier(self.world, self.layout)
+        number, name = 1, adoption.name_ledger(self.world.name, epoch, 1)
         while (stat := await self.world.store.exists(self.layout.ledger(name))) is not None:
             if stat.version == 0:
                 break  # entered, but it never lived: nothing was ever moved in its name
             if await self.world.store.exists(self.layout.fence(name)) is None:
-                raise JournalError(
-                    f"the ledger {name} of {self.topic} is not in this node's state directory: restore it, "
-                    f"or write its units off with `bursar quota fence {name}` and start again"
-                )
+                raise adoption.make_lost_error(name, self.topic)
             number += 1
-            name = f"{self.world.name}{LEDGER_MARK}{number}"
+            name = adoption.name_ledger(self.world.name, epoch, number)
         return name
 
     async def _check_generation(self) -> None:
@@ -259,13 +262,15 @@ class QuotaCourier:
 
     # -- what the resource asks for
 
-    async def open_account(self, account: str, limit: int, guards: Guards) -> None:
+    async def open_account(self, account: str, limit: int, guards: Guards, *, carried: bool = False) -> None:
         """Make sure that the account exists and is known here. `guards` are of the terms that the limit
-        comes from."""
+        comes from; `carried`: it may have been open in an earlier epoch of the store."""
         if account in self.mints:
             return
         store, ledgers = self.world.store, await self.tree.live() or [self.book.identity]
-        mints = await accounts.open_account(store, self.layout, account, limit, ledgers, guards)
+        mints = await accounts.open_account(
+            store, self.layout, account, limit, ledgers, guards, carried=carried
+        )
         self._watcher.learn(account, mints)
 
     async def set_limit(

@@ -12,10 +12,13 @@ import msgspec
 
 
 class Opened(msgspec.Struct, frozen=True, array_like=True, tag="o"):
-    """A life of this ledger began, with this generation. `identity` names the ledger."""
+    """A life of this ledger began, with this generation. `identity` names the ledger; `store` and `epoch`
+    say which store its units are counted in ("" and 0 in lines of earlier versions)."""
 
     generation: int
     identity: str
+    store: str = ""
+    epoch: int = 0
 
 
 class Minted(msgspec.Struct, frozen=True, array_like=True, tag="m"):
@@ -94,6 +97,7 @@ class Balance(msgspec.Struct, frozen=True, array_like=True, tag="a"):
     debt: int
     mints: int
     channels: tuple[tuple[str, int, int, tuple[tuple[int, int], ...]], ...]
+    carried: int = 0
 
 
 class Kept(msgspec.Struct, frozen=True, array_like=True, tag="e"):

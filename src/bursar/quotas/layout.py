@@ -8,6 +8,9 @@
 /quotas/RESOURCE/accounts/ACCOUNT     an AccountRecord: where its units come from
 /quotas/RESOURCE/warnings/ACCOUNT:N   that N percent was reached has been told
 /quotas/RESOURCE/keys/ABC/DIGEST      a HomeRecord: the hold that stands for a key
+
+RESOURCE is followed by "!EPOCH" in a store that was adopted: what it says of earlier epochs is not all
+that there was, so accounts and ledgers are entered anew (`adoption`).
 """
 
 from __future__ import annotations
@@ -24,6 +27,12 @@ Mints = list[tuple[str, int]]
 
 SENIORITY_DIGITS = 10
 WARNING_MARK = ":"
+EPOCH_MARK = "!"
+"""Not in a quoted name."""
+
+ELSEWHERE = ""
+"""Stands for a ledger in a list of mints: units that came into being in an earlier epoch of the store, and
+are wherever the ledgers of that time have them."""
 
 
 class AccountRecord(msgspec.Struct):
@@ -52,11 +61,11 @@ class HomeRecord(msgspec.Struct, frozen=True):
 
 
 class Layout:
-    """The paths of one resource."""
+    """The paths of one resource, in one epoch of the store."""
 
-    def __init__(self, resource: str) -> None:
+    def __init__(self, resource: str, epoch: int = 1) -> None:
         self.resource = resource
-        self.root = f"/quotas/{quote(resource, safe='')}"
+        self.root = f"/quotas/{quote(resource, safe='')}" + (f"{EPOCH_MARK}{epoch}" if epoch > 1 else "")
         self.ledgers = f"{self.root}/ledgers"
         self.fenced = f"{self.root}/fenced"
         self.live = f"{self.root}/live"

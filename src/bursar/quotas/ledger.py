@@ -52,6 +52,8 @@ class Ledger:
     def __init__(self, identity: str) -> None:
         self.identity = identity
         self.generation = 0
+        self.store = ""
+        self.epoch = 0
         self.accounts: dict[str, Account] = {}
         self.holds: dict[int, Hold] = {}
         self.closed: dict[int, Hold] = {}
@@ -94,13 +96,22 @@ class Ledger:
         """The lines whose credits do not count yet."""
         return (entry for _, entry in self._credits)
 
-    def open(self, generation: int) -> None:
-        """Begin a life, after the replay."""
+    def open(self, generation: int, store: str = "", epoch: int = 0) -> None:
+        """Begin a life, after the replay, in an epoch of the store."""
         self.generation = generation
         self._hold_number = generation << 32
-        self._write(Opened(generation, self.identity))
+        self.enter(store, epoch)
+        self._write(Opened(generation, self.identity, self.store, self.epoch))
         for account in self.accounts.values():
             self._burn(account)
+
+    def enter(self, store: str, epoch: int) -> None:
+        """The units of this ledger count in that epoch. In a new one the lists of mints begin anew."""
+        if self.epoch and epoch > self.epoch:
+            for account in self.accounts.values():
+                account.mints = 0
+                account.carried = account.endowment + account.in_outbox()
+        self.store, self.epoch = store or self.store, epoch or self.epoch
 
     def _write(self, entry: Entry, *, credits: bool = False) -> int:
         self.written += 1

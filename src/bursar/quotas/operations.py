@@ -31,8 +31,8 @@ async def _read_live(store: Store, layout: Layout) -> list[str]:
 
 
 async def fence(store: Store, layout: Layout, node: str, *, by: str, at_ns: int) -> list[str]:
-    """Write off every ledger of a node that is down. Returns those written off now. What they have
-    left stays unspent for ever, unless the node comes back with its own ledger."""
+    """Write off every ledger of a node that is not up with it. Returns those written off now. What they
+    have left stays unspent for ever, unless the node comes back with its own ledger."""
     await store.sync()
     ledgers = [read_name(name) for name in await _list(store, layout.ledgers)]
     fenced = {read_name(name) for name in await _list(store, layout.fenced)}
@@ -40,9 +40,9 @@ async def fence(store: Store, layout: Layout, node: str, *, by: str, at_ns: int)
     if not mine:
         raise UsageError(f"no ledger of {node}; there are {', '.join(sorted(ledgers)) or 'none'}")
     up = set(mine) & set(await _read_live(store, layout))
-    if up:
+    done = [ledger for ledger in mine if ledger not in fenced | up]
+    if up and not done:
         raise UsageError(f"{', '.join(sorted(up))} is up: stop the node first, its units are not lost")
-    done = [ledger for ledger in mine if ledger not in fenced]
     await store.ensure(AUDIT)
     for ledger in done:
         line = audit.record(by, at_ns, "fence", layout.resource, f"{ledger} written off")

@@ -46,8 +46,9 @@ def replay(ledger: Ledger, records: Iterable[bytes]) -> None:
 
 def _apply(ledger: Ledger, entry: Entry) -> None:
     match entry:
-        case Opened(generation, _):
+        case Opened(generation, _, store, epoch):
             ledger.generation = generation
+            ledger.enter(store, epoch)
         case Held() | Kept():
             _apply_hold(ledger, entry)
         case Settled(number, used):
@@ -120,6 +121,7 @@ def _apply_balance(ledger: Ledger, entry: Balance) -> None:
     account.endowment = entry.unspent + entry.spent
     account.debt = entry.debt
     account.mints = entry.mints
+    account.carried = entry.carried
     for peer, sent, received, outbox in entry.channels:
         channel = account.channel(peer)
         channel.sent = sent
@@ -133,7 +135,7 @@ def compact(ledger: Ledger) -> list[bytes]:
     waiting = list(ledger.pending_credits())
     settling = {entry.hold for entry in waiting if isinstance(entry, Settled)}
     holds = [*ledger.settling_holds(), *(hold for hold in ledger.holds.values() if hold.written)]
-    lines: list[Entry] = [Opened(ledger.generation, ledger.identity)]
+    lines: list[Entry] = [Opened(ledger.generation, ledger.identity, ledger.store, ledger.epoch)]
     kept: Counter[str] = Counter()
     for hold in holds:
         kept.update(dict.fromkeys(hold.accounts, hold.amount))
@@ -148,7 +150,9 @@ def _balance(account: Account, kept: int) -> Balance:
     """As a crash would find it: what is neither unspent nor in a written hold is spent."""
     spent = account.endowment - account.unspent - kept
     channels = tuple((peer, *_channel(channel)) for peer, channel in account.channels.items())
-    return Balance(account.name, account.unspent, spent, account.debt, account.mints, channels)
+    return Balance(
+        account.name, account.unspent, spent, account.debt, account.mints, channels, account.carried
+    )
 
 
 def _channel(channel: Channel) -> tuple[int, int, tuple[tuple[int, int], ...]]:

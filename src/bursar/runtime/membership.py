@@ -28,6 +28,7 @@ from bursar.runtime import logs
 from bursar.runtime.routes import Address
 from bursar.runtime.token_files import read_token
 from bursar.runtime.world import LiveWorld
+from bursar.world import StoreName
 
 STORE_FILE = "store"
 SHOWN_MAX = 5
@@ -94,6 +95,7 @@ class Membership:
         data = self._world.node.recall(STORE_FILE)
         known = None if data is None else read_known(data)
         check_identity(known, found, self._store, self._given.daemon.state)
+        self.view.store = StoreName(found.uuid, found.epoch, found.since_ns)
         if known != found:
             self._world.node.keep(STORE_FILE, msgspec.json.encode(found))
 
