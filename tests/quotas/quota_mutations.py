@@ -8,6 +8,7 @@ import msgspec
 
 from bursar.book import Effects
 from bursar.errors import NodeExistsError
+from bursar.quotas.accounts import Guards
 from bursar.quotas.balances import Account, Hold
 from bursar.quotas.book import NodeBook
 from bursar.quotas.courier import QuotaCourier
@@ -81,6 +82,13 @@ class BeginsAnew(QuotaCourier):
             await self.world.store.create(self.layout.ledger(self.book.identity), b"0")
         except NodeExistsError:
             return
+
+
+class MintsAgain(QuotaCourier):
+    """Mutation: in an adopted store accounts are opened as if they had never been."""
+
+    async def open_account(self, account: str, limit: int, guards: Guards, *, carried: bool = False) -> None:
+        await super().open_account(account, limit, guards)
 
 
 class Recredits(NodeBook):

@@ -8,6 +8,7 @@ from quota_mutations import (
     BeginsAnew,
     KeepsBoth,
     KeepsGivenBack,
+    MintsAgain,
     PaysCutsLate,
     Reverts,
     SendsFirst,
@@ -23,6 +24,7 @@ from bursar.sim.scenarios.quota import (
     FastQuotaScenario,
     LossyQuotaScenario,
     QuotaScenario,
+    RebuiltQuotaScenario,
     WindowedQuotaScenario,
 )
 from bursar.sim.simulation import Simulation
@@ -31,6 +33,7 @@ SEEDS = 100
 FAST_SEEDS = 60
 LOSSY_SEEDS = 60
 WINDOWED_SEEDS = 40
+REBUILT_SEEDS = 20
 SEEDS_A_TEST = 20
 MUTANT_SEEDS = 60
 
@@ -58,6 +61,23 @@ def test_what_a_lost_disk_had_is_handed_out_by_nobody(first: int) -> None:
 def test_windows_are_never_exceeded_and_forgotten_when_they_are_over(first: int) -> None:
     for seed in range(first, first + SEEDS_A_TEST):
         run_seed(f"{WindowedQuotaScenario.__module__}:{WindowedQuotaScenario.__name__}", seed, keep=100)
+
+
+def test_what_a_lost_store_had_minted_is_not_minted_again() -> None:
+    for seed in range(REBUILT_SEEDS):
+        run_seed(f"{RebuiltQuotaScenario.__module__}:{RebuiltQuotaScenario.__name__}", seed, keep=100)
+
+
+def test_seeds_catch_a_node_that_mints_again_in_an_adopted_store() -> None:
+    decider = type("Decider", (QuotaDecider,), {"courier_class": MintsAgain})
+    scenario = type("Scenario", (RebuiltQuotaScenario,), {"decider_class": decider})
+    for seed in range(MUTANT_SEEDS):
+        try:
+            Simulation("mutant", scenario(), seed, keep=1).run()
+        except RunFailedError as failure:
+            if any(words in failure.why for words in ("were granted", "audit")):
+                return
+    pytest.fail(f"{MUTANT_SEEDS} seeds did not find it")
 
 
 def test_seeds_catch_a_node_that_begins_anew_without_its_ledger() -> None:

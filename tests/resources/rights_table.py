@@ -119,6 +119,7 @@ USES: tuple[Use, ...] = (
     *(Use("survey", name, "read", "rows", before="grant") for name in ("budget", "monthly")),
     Use("set_limit", "budget", "change", before="grant"),
     Use("fence", "budget", "change", "all"),
+    Use("accept", "budget", "change", "all"),
     Use("set_tenants", "customers", "change"),
     Use("show_tenant", "customers", "read"),
     Use("list_tenants", "customers", "read", "rows"),

@@ -135,6 +135,7 @@ def write_request(use: Use, tenant: str, prepared: Any) -> Any:
         "top_up_account": {"account": f"{tenant}{month}", "amount": 1},
         "set_limit": {"tenant": tenant, "limit": 100_000},
         "fence": {"node": "nobody"},
+        "accept": {"account": "nobody"},
         "set_tenants": {"tenants": {tenant: {"limit": "1k/s"}}},
         "show_tenant": {"tenant": tenant},
         "submit": {"tenant": tenant, "names": f"vm-{number}:E"},

@@ -1,4 +1,5 @@
-"""`bursar quota show | fence NODE | topup ACCOUNT AMOUNT`: who has what of a budget, and changing it."""
+"""`bursar quota show | fence NODE | topup ACCOUNT AMOUNT | accept ACCOUNT`: a budget, who has
+what of it, and changing it."""
 
 from __future__ import annotations
 
@@ -28,9 +29,10 @@ Act = Callable[["World", "Layout", "QuotaPolicy"], Awaitable[Any]]
 
 
 def register(app: typer.Typer) -> None:
-    group = typer.Typer(help="A budget: show, fence, topup.", no_args_is_help=True)
+    group = typer.Typer(help="A budget: show, fence, topup, accept.", no_args_is_help=True)
     group.command(epilog=EXIT_CODES)(show)
     group.command(epilog=EXIT_CODES)(fence)
+    group.command(epilog=EXIT_CODES)(accept)
     # A cut is a negative amount, which is no option.
     group.command(epilog=EXIT_CODES, context_settings={"ignore_unknown_options": True})(topup)
     app.add_typer(group, name="quota")
@@ -107,6 +109,8 @@ def _print(found: Mapping[str, Any]) -> None:
     for account, total in found["whole"].items():
         lasts = "" if total["lasts_s"] is None else f"{total['lasts_s']:.0f} s"
         missing = "unknown" if total["missing"] is None else total["missing"]
+        if total["fenced"]:
+            typer.echo(total["fenced"], err=True)
         whole = {"in flight": total["in_flight"], "missing": missing, "lasts": lasts}
         rows.append(
             {
@@ -191,6 +195,44 @@ def topup(
     typer.echo(f"{name}: the limit is {limit:,} now")
     for ledger, units in asleep.items():
         typer.echo(f"  {units:,} of them are {ledger}'s, which is not up and may owe them for an earlier cut")
+
+
+def accept(
+    account: Annotated[str, typer.Argument(metavar="ACCOUNT", show_default=False)],
+    resource: ResourceName = None,
+    at: At = DAEMON,
+    yes: Annotated[bool, typer.Option("--yes", help="Do it without asking.")] = False,
+    name: WhoAsks = None,
+    cert: Certificate = None,
+    key: Key = None,
+    ca: Authority = None,
+) -> None:
+    """Go on with an account that the audit fenced.
+
+    Where the ledgers have more of an account than was ever minted, nothing is granted of it: one of
+    them counts units twice. Find it (`show` lists what each has) and stop it; then this lets what is
+    there stand.
+
+    Example: bursar quota accept acme@2026-11 --resource llm --yes
+    """
+    import asyncio
+
+    from bursar.runtime.client import connect, read_url
+
+    if not yes:
+        raise UsageError(f"this lets stand what {account} has too much: add --yes when the cause is found")
+    read_url(at)
+    tls = read_tls(cert, key, ca)
+
+    async def go() -> Mapping[str, Any]:
+        async with await connect(at, name=name, tls=tls) as b:
+            quotas = [found for found in b.resources if b.resource(found).kind == "quota"]
+            said: Mapping[str, Any] = await b.resource(choose(resource, quotas, at)).verb(
+                "accept", account=account
+            )
+            return said
+
+    typer.echo(f"{account}: {asyncio.run(go())['accepted']:,} let stand, it is granted of again")
 
 
 def _act(policy: Path, resource: str | None, act: Act) -> Any:

@@ -25,10 +25,12 @@ from bursar.errors import (
 )
 from bursar.quotas.layout import (
     ELSEWHERE,
+    FOUND,
     WARNING_MARK,
     AccountRecord,
     Layout,
     Mints,
+    is_ledger,
     read_account,
     read_name,
     split_evenly,
@@ -137,14 +139,17 @@ async def change_limit(
     also: Sequence[Operation] = (),
 ) -> Mints:
     """The policy says `limit` now: bring the account's total to it, at ledgers that are up. Where that
-    was done before (by another node), what was topped up since stays. `also` is done with it. Raises
-    OldTermsError."""
+    was done before (by another node), what was topped up since stays. Of an account that was carried into
+    this epoch of the store nobody knows how much there is, so it is only ever cut: whoever knows tops it up.
+    `also` is done with it. Raises OldTermsError."""
 
     def change(record: AccountRecord) -> int:
         if record.limit == limit:
             return 0
         record.limit = limit
-        return limit - total(record.mints)
+        more = limit - total(record.mints)
+        carried = any(ledger == ELSEWHERE for ledger, _ in record.mints)
+        return min(0, more) if carried else more
 
     return (await _change(store, layout, account, live, change, guards, also))[0]
 
@@ -203,13 +208,45 @@ async def _change(
         return record.mints, added
 
 
+async def fence(store: Store, layout: Layout, account: str, why: str) -> None:
+    """Nothing is granted of the account any more, at any node: its audit found what cannot be."""
+    await _mark(store, layout, account, why, 0)
+
+
+async def let_stand(
+    store: Store, layout: Layout, account: str, excess: int, also: Sequence[Operation] = ()
+) -> None:
+    """What was found beyond all mints counts as minted, and the account is granted of again."""
+    await _mark(store, layout, account, "", excess, also)
+
+
+async def _mark(
+    store: Store,
+    layout: Layout,
+    account: str,
+    why: str,
+    excess: int,
+    also: Sequence[Operation] = (),
+) -> None:
+    while True:
+        data, stat = await store.get(layout.account(account))
+        record = read_account(data)
+        record.fenced = why
+        record.mints += [(FOUND, excess)] if excess else []
+        try:
+            await store.transact([Set(layout.account(account), write_account(record), stat.version), *also])
+            return
+        except VersionError:
+            await store.sync()
+
+
 def assign(mints: Mints, amount: int, live: Sequence[str]) -> Mints:
     """Which ledgers take a change in. A ledger that was told of a cut pays it out of what is unspent,
     and may owe some of it still, because it was used: new units go there first, to be netted. So what
     is out, total + owed, never passes the highest total that the account ever had."""
     owed: dict[str, int] = {}
     for ledger, units in mints:
-        if ledger == ELSEWHERE:
+        if not is_ledger(ledger):
             continue
         owed[ledger] = max(0, owed.get(ledger, 0) - units)
     entries = []
@@ -229,19 +266,22 @@ def total(mints: Mints) -> int:
 
 
 class AccountWatcher:
-    """Tells `minted(account, mints)` of every account, and of every change to one; and `ended(horizons)`
-    of the windows before which accounts were forgotten."""
+    """Tells `minted(account, mints)` of every account, and of every change to one; `fenced(account, why)` of
+    what nothing may be granted of; and `ended(horizons)` of the windows before which accounts were
+    forgotten."""
 
     def __init__(
         self,
         world: World,
         layout: Layout,
         minted: Callable[[str, Mints], None],
+        fenced: Callable[[str, str], None],
         ended: Callable[[str], None],
     ) -> None:
         self._world = world
         self._layout = layout
         self._minted = minted
+        self._fenced = fenced
         self._ended = ended
         self._known: dict[str, int] = {}
         self._looked: dict[str, None] = {}
@@ -269,7 +309,9 @@ class AccountWatcher:
             if account not in self._looked:
                 return False
             data, _ = await self._world.store.get(self._layout.account(account))
-            self.learn(account, read_account(data).mints)
+            record = read_account(data)
+            self.learn(account, record.mints)
+            self._fenced(account, record.fenced)
             return True
 
         return look

@@ -67,6 +67,21 @@ async def enter(world: World, layout: Layout, ledger: Ledger) -> None:
         await _enter_peers(world, layout, ledger)
 
 
+async def wait_for_newer(world: World, layout: Layout, ledger: Ledger) -> int:
+    """Until the store names a later generation of the ledger than this one, which is not this one's."""
+    path = layout.ledger(ledger.identity)
+    while True:
+        watch = await world.store.watch(path)
+        try:
+            await world.store.sync()
+            data, _ = await world.store.get(path)
+            if int(data) > ledger.generation:
+                return int(data)
+            await watch.changed()
+        finally:
+            watch.close()
+
+
 async def _enter_peers(world: World, layout: Layout, ledger: Ledger) -> None:
     for folder in layout.folders():
         await world.store.ensure(folder)

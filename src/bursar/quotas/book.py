@@ -28,7 +28,7 @@ from bursar.book import Effects, Record, Send
 from bursar.quotas import lots, replay
 from bursar.quotas.balances import Account, Hold
 from bursar.quotas.keys import Keys
-from bursar.quotas.layout import ELSEWHERE
+from bursar.quotas.layout import is_ledger
 from bursar.quotas.ledger import Ledger
 from bursar.quotas.messages import Busy, Collect, Credit, Note, Offer, Parting, Share
 from bursar.quotas.requests import Answer, Refusal, Request, Taken, node_of
@@ -60,6 +60,7 @@ class NodeBook:
         self.answers: list[Answer] = []
         self.keys = Keys()
         self.recalls: dict[str, None] = {}
+        self.stopped: dict[str, str] = {}
         self._numbers = 0
         self._waves = 0
         self._effects: Effects = []
@@ -129,9 +130,23 @@ class NodeBook:
             if ledger == self.identity:
                 self.ledger.mint(name, number, amount)
         # Known once the units are here: a statement that names a mint must include its units.
-        owners = frozenset(ledger for ledger, _ in mints if ledger != ELSEWHERE)
+        owners = frozenset(ledger for ledger, _ in mints if is_ledger(ledger))
         self.defer(now, "_learn_mints", name, len(mints), sum(amount for _, amount in mints), owners)
         return self.flush()
+
+    def stop(self, now: int, name: str, why: str) -> Effects:
+        """Nothing is granted of the account, for that reason; "": it is again."""
+        if why:
+            self.stopped[name] = why
+        elif self.stopped.pop(name, None) is not None:
+            self.serve(now, self.ledger.account(name))
+        return self.flush()
+
+    def is_stopped(self, names: Iterable[str]) -> str:
+        """Why nothing is granted of one of these; "" if it is of all."""
+        return (
+            next((self.stopped[name] for name in names if name in self.stopped), "") if self.stopped else ""
+        )
 
     def forget(self, now: int, horizons: str) -> Effects:
         """Accounts of windows before the horizons are over: nothing that is said about them is listened
@@ -416,6 +431,8 @@ class NodeBook:
 
     def _try_request(self, now: int, request: Request) -> bool:
         """Grant or refuse it if that can be done now."""
+        if self.is_stopped(request.accounts):
+            return False
         chain = self.chain(request.accounts)
         for account in chain:
             round_ = self.round(account)

@@ -14,6 +14,7 @@ from bursar.errors import (
     JournalError,
     NodeExistsError,
     NodeMissingError,
+    Unknown,
 )
 from bursar.fleet import retries
 from bursar.quotas import accounts, adoption, replay
@@ -65,10 +66,11 @@ class QuotaCourier:
         self._waiting: dict[int, Waiter] = {}
         self._syncing: deque[tuple[int, asyncio.Future[None]]] = deque()
         self.homes = HomeKeeper(self)
+        self.deposed = ""
         self.recalled: Callable[[Iterable[str]], None] | None = None
         self.opened: Callable[[str], None] = _nobody_listens
         self._alarm = Alarm(world, self.topic, lambda: self.book.wake_at(), self._tick)
-        self._watcher = AccountWatcher(world, self.layout, self._mint, self._forget)
+        self._watcher = AccountWatcher(world, self.layout, self._mint, self._stop, self._forget)
 
     async def open(self) -> None:
         """Take up this node's ledger, and begin. Raises JournalError if it may not be taken up."""
@@ -101,8 +103,22 @@ class QuotaCourier:
         self.tree.start()
         self._watcher.start()
         self.homes.start()
+        self.world.spawn(self._watch_generation(), f"{self.topic}.generation")
 
     # -- the ledger's life
+
+    async def _watch_generation(self) -> None:
+        """If another process has taken this ledger up, from a copy of the state directory, it is the newer
+        one: this one must not use the same units."""
+        ledger = self.book.ledger
+        newest = await self.persist(partial(adoption.wait_for_newer, self.world, self.layout, ledger))
+        self.deposed = (
+            f"the ledger {ledger.identity} of {self.topic} was taken up by another process (generation "
+            f"{newest}, this is {ledger.generation}): two nodes have copies of one state directory. Stop "
+            "this one, and give it another name and an empty state directory"
+        )
+        self.world.trace("quota.deposed", generation=newest)
+        await self.persist(self.tree.leave)
 
     async def _choose_identity(self) -> str:
         """A node without a ledger begins one. If it had one, that must be fenced first: its units
@@ -162,7 +178,11 @@ class QuotaCourier:
     # -- carrying
 
     def perform(self, effects: Effects) -> None:
-        """Carry out what the book asked for, and hand out what it answered."""
+        """Carry out what the book asked for, and hand out what it answered. Nothing, once another process
+        has the ledger."""
+        if self.deposed:
+            self.book.answers = []
+            return
         lines = self._lines
         for effect in effects:
             match effect:
@@ -235,7 +255,9 @@ class QuotaCourier:
                 waiter.set_result(None)
 
     async def wait_durable(self) -> None:
-        """Until all that was written so far is on disk."""
+        """Until all that was written so far is on disk. Raises Unknown: another process has the ledger."""
+        if self.deposed:
+            raise Unknown(self.deposed)
         if self.book.ledger.durable < self._lines:
             waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
             self._syncing.append((self._lines, waiter))
@@ -253,6 +275,11 @@ class QuotaCourier:
             self.opened(account)
         self.mints[account] = mints
         self.perform(self.book.mint(self.world.clock.now(), account, mints))
+
+    def _stop(self, account: str, why: str) -> None:
+        if why != self.book.stopped.get(account, ""):
+            self.world.trace("quota.fenced" if why else "quota.unfenced", account=account)
+            self.perform(self.book.stop(self.world.clock.now(), account, why))
 
     def _forget(self, horizons: str) -> None:
         """Accounts of windows before the horizons are over."""
@@ -315,6 +342,8 @@ class QuotaCourier:
     async def close(self, present: str) -> None:
         """Write down what is open, give back what was charged ahead, durably, and hand what is unspent
         over to a node that stays. `present` is the window that it is."""
+        if self.deposed:
+            return
         await self.set_block(0)
         await Parting(self, present).hand_over()
         await self._journal.sync()

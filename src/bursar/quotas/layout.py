@@ -34,16 +34,21 @@ ELSEWHERE = ""
 """Stands for a ledger in a list of mints: units that came into being in an earlier epoch of the store, and
 are wherever the ledgers of that time have them."""
 
+FOUND = "*"
+"""Likewise: units that the audit found beyond all that was minted, and an operator let stand."""
+
 
 class AccountRecord(msgspec.Struct):
     """An account as the store has it.
 
     limit   the policy's, when it was last carried out: a policy that says otherwise was changed
     mints   [[ledger, amount], ...], only added to; they sum to the limit and the top-ups since
+    fenced  why nothing is granted of it; "" if nothing is wrong
     """
 
     limit: int
     mints: Mints
+    fenced: str = ""
 
 
 class HomeRecord(msgspec.Struct, frozen=True):
@@ -125,6 +130,11 @@ def read_live(node: str) -> tuple[int, str]:
 def write_live(layout: Layout, ledger: str) -> str:
     """The path to create, to which the store adds the seniority."""
     return f"{layout.live}/{quote(ledger, safe='')}:"
+
+
+def is_ledger(name: str) -> bool:
+    """Whether the one that a mint names is a ledger, which takes it in."""
+    return name not in (ELSEWHERE, FOUND)
 
 
 def read_account(data: bytes) -> AccountRecord:

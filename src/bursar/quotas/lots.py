@@ -42,7 +42,7 @@ def issue(
 
 def _find_room(book: NodeBook, account: Account) -> int:
     """Half of what lots may still take, so that others find some too."""
-    if book.round(account).waiting:
+    if book.round(account).waiting or account.name in book.stopped:
         return 0
     left = account.unspent + account.block + account.ahead
     return (min(left // LOTS_PART - account.ahead, account.block) + 1) // 2

@@ -106,7 +106,7 @@ class QuotaDecider(Decider):
             await self.courier.set_block(block)
 
     def is_ready(self) -> bool:
-        return self._running and self.courier.book.members is not None
+        return self._running and self.courier.book.members is not None and not self.courier.deposed
 
     # -- deciding
 
@@ -122,6 +122,9 @@ class QuotaDecider(Decider):
             ticket.give(Unknown(f"{self.name} is being stopped at this node: ask another"))
             return
         self.chains.left_ns()  # a window that is over is not charged any more
+        if stopped := self.courier.deposed or self.courier.book.is_stopped(self.chains.find(ticket.tenant)):
+            ticket.give(Unknown(stopped))
+            return
         if ticket.key is not None:
             self._repeats.decide(ticket)
         elif self.chains.is_open(ticket.tenant):
@@ -288,6 +291,7 @@ class QuotaDecider(Decider):
             window=self.chains.window,
             unit=self._policy.unit,
             mode=self._policy.mode,
+            problem=self.courier.deposed,
             generation=book.ledger.generation,
             children=len(book.children),
             holds=len(book.ledger.holds),
@@ -318,7 +322,7 @@ class QuotaDecider(Decider):
         return terms.limit
 
     def _count_whole(self, account: str) -> AccountStatistics:
-        return write_total(self.watch.totals[account])
+        return write_total(self.watch.totals[account], self.courier.book.stopped.get(account, ""))
 
 
 NOTHING = Account("")

@@ -41,7 +41,9 @@ class AccountStatistics(msgspec.Struct, frozen=True, kw_only=True):
     in_flight: Annotated[int, gauge("units on their way between ledgers")]
     rate: Annotated[float, gauge("units used a second")]
     lasts_s: Annotated[float | None, gauge("how long what is left lasts at this rate", "seconds")]
+    written_off: Annotated[int, gauge("units in fenced ledgers that do not answer, or lost with a store")]
     missing: Annotated[int | None, gauge("units that the audit misses: 0, or unknown if a ledger was silent")]
+    fenced: Annotated[str, label("why nothing is granted of it; empty if nothing is wrong")]
     ledgers: Annotated[Mapping[str, LedgerStatistics], labelled("ledger")]
 
 
@@ -53,6 +55,7 @@ class QuotaStatistics(msgspec.Struct, frozen=True, kw_only=True):
     window: Annotated[str, label("the present window")]
     unit: Annotated[str, label("what is counted")]
     mode: Annotated[str, label("exact or fast")]
+    problem: Annotated[str, label("what keeps this node from granting; empty if nothing does")]
     generation: Annotated[int, gauge("which life of the ledger this is")]
     children: Annotated[int, gauge("ledgers below it in the tree")]
     holds: Annotated[int, gauge("acquisitions that are not settled")]
@@ -64,7 +67,7 @@ class QuotaStatistics(msgspec.Struct, frozen=True, kw_only=True):
     whole: Annotated[Mapping[str, AccountStatistics], labelled("account")]
 
 
-def write_total(total: Total) -> AccountStatistics:
+def write_total(total: Total, fenced: str) -> AccountStatistics:
     return AccountStatistics(
         limit=total.limit,
         unspent=total.unspent,
@@ -73,7 +76,9 @@ def write_total(total: Total) -> AccountStatistics:
         in_flight=total.in_flight,
         rate=total.rate,
         lasts_s=total.lasts_s,
+        written_off=total.written_off,
         missing=total.missing,
+        fenced=fenced,
         ledgers={name: _write_line(line) for name, line in total.ledgers.items()},
     )
 

@@ -14,6 +14,7 @@ import msgspec
 
 from bursar.errors import NetworkError
 from bursar.quotas.book import NodeBook
+from bursar.quotas.layout import ELSEWHERE, Mints
 from bursar.quotas.requests import node_of
 from bursar.world import MILLISECOND_NS, Message, World
 
@@ -30,6 +31,7 @@ class Line(msgspec.Struct, frozen=True):
     debt: int
     rate: float
     mints: int
+    carried: int
     channels: tuple[tuple[str, int, int, tuple[tuple[int, int], ...]], ...]
 
 
@@ -46,8 +48,9 @@ class Report(Message, frozen=True):
 
 
 class Total(msgspec.Struct, frozen=True):
-    """One account over all ledgers that answered. `missing` units are neither there nor in
-    flight: None unless everybody answered, and then zero."""
+    """One account over all ledgers that answered. `missing` units are neither there nor in flight: None
+    unless everybody answered for one and the same state, and then zero. `written_off` were in fenced ledgers
+    that did not answer, or were lost with an earlier store."""
 
     limit: int
     unspent: int
@@ -55,6 +58,7 @@ class Total(msgspec.Struct, frozen=True):
     spent: int
     in_flight: int
     rate: float
+    written_off: int
     missing: int | None
     ledgers: Mapping[str, Line]
 
@@ -82,6 +86,7 @@ def make_report(book: NodeBook, now: int, window: str) -> Report:
             debt=account.debt,
             rate=round_.rate(now),
             mints=round_.mints,
+            carried=account.carried,
             channels=channels,
         )
     return Report(book.identity, window, lines)
@@ -107,28 +112,70 @@ async def _ask(world: World, topic: str, ledger: str) -> Report | None:
     return report
 
 
-def add_up(account: str, limit: int, reports: Mapping[str, Report], members: Iterable[str]) -> Total:
-    """The account over all ledgers. Reports are not of one moment: a transfer that one report has
-    sent and another not yet received is in flight; the reverse shows as units missing below zero,
-    and the next survey does not find them."""
+def add_up(
+    account: str,
+    mints: Mints,
+    reports: Mapping[str, Report],
+    members: frozenset[str],
+    fenced: frozenset[str],
+) -> Total:
+    """The account over all ledgers: `members`, and those that are `fenced`. Reports are not of one moment:
+    where one has what another does not know to have sent, nothing can be said about what is missing."""
     lines = {name: report.accounts[account] for name, report in reports.items() if account in report.accounts}
-    in_flight = sum(_under_way(ledger, line, lines) for ledger, line in lines.items())
+    silent = (members | fenced) - reports.keys()
+    in_flight = sum(_under_way(ledger, line, lines, silent) for ledger, line in lines.items())
     sums = {
         field: sum(getattr(line, field) for line in lines.values()) for field in ("unspent", "held", "spent")
     }
-    whole = set(members) <= set(reports)
-    minted = limit + sum(line.debt for line in lines.values())
-    missing = minted - sum(sums.values()) - in_flight if whole else None
-    rate = sum(line.rate for line in lines.values())
-    return Total(limit=limit, in_flight=in_flight, rate=rate, missing=missing, ledgers=lines, **sums)
+    carries = any(ledger == ELSEWHERE for ledger, _ in mints)
+    minted = _count_minted(mints, lines.values(), carries)
+    found: int | None = minted - sum(sums.values()) - in_flight
+    if not silent <= fenced or not _is_one_state(lines, mints):
+        found = None
+    written_off = max(0, found or 0) if silent or carries else 0
+    return Total(
+        limit=sum(amount for _, amount in mints),
+        in_flight=in_flight,
+        rate=sum(line.rate for line in lines.values()),
+        written_off=written_off,
+        missing=None if found is None else found - written_off,
+        ledgers=lines,
+        **sums,
+    )
 
 
-def _under_way(ledger: str, line: Line, lines: Mapping[str, Line]) -> int:
+def _count_minted(mints: Mints, lines: Iterable[Line], carries: bool) -> int:
+    """What there is at most: of earlier epochs of the store, what the ledgers brought along. (What was under
+    way then may be counted at both ends.)"""
+    minted = sum(amount for ledger, amount in mints if ledger != ELSEWHERE)
+    return minted + sum(line.debt + (line.carried if carries else 0) for line in lines)
+
+
+def _is_one_state(lines: Mapping[str, Line], mints: Mints) -> bool:
+    """Whether all know the same mints, and no channel's receiver knows of more, or its sender of more
+    acknowledgements, than the other end does."""
+    if any(line.mints != len(mints) for line in lines.values()):
+        return False
+    for ledger, line in lines.items():
+        for peer, sent, _, outbox in line.channels:
+            there = lines.get(peer)
+            if there is not None:
+                received = _received(there, ledger)
+                if not sent - len(outbox) <= received <= sent:
+                    return False
+    return True
+
+
+def _received(line: Line, source: str) -> int:
+    return next((got for peer, _, got, _ in line.channels if peer == source), 0)
+
+
+def _under_way(ledger: str, line: Line, lines: Mapping[str, Line], silent: frozenset[str] | set[str]) -> int:
+    """What is on its way to a ledger that does not answer may have been passed on from there: it does not
+    count."""
     units = 0
     for peer, _, _, outbox in line.channels:
-        there = lines.get(peer)
-        received = 0
-        if there is not None:
-            received = next((got for source, _, got, _ in there.channels if source == ledger), 0)
-        units += sum(amount for number, amount in outbox if number > received)
+        if peer not in silent:
+            received = _received(lines[peer], ledger) if peer in lines else 0
+            units += sum(amount for number, amount in outbox if number > received)
     return units

@@ -32,6 +32,7 @@ class Verbs:
             "top_up": self.top_up,
             "set_limit": self.set_limit,
             "fence": self.fence,
+            "accept": self.accept,
             "survey": self.survey,
         }
 
@@ -69,10 +70,30 @@ class Verbs:
         store, layout = self._courier.world.store, self._courier.layout
         return {"fenced": await operations.fence(store, layout, node, by=by, at_ns=self._wall())}
 
+    async def accept(self, account: str, by: str = audit.HERE) -> Mapping[str, Any]:
+        """Go on with an account that the audit fenced: what there is of it, beyond all that was minted, is
+        let stand."""
+        check_name("account", account)
+        store, layout = self._courier.world.store, self._courier.layout
+        if not self._courier.book.stopped.get(account):
+            raise UsageError(f"{account} is not fenced: `bursar quota show` says which are")
+        total = (await self._watch.take_survey()).get(account)
+        if total is None or total.missing is None:
+            raise Unknown(f"not every ledger of {account} answered: try again when they are up or fenced")
+        excess = max(0, -total.missing)
+        await store.ensure(AUDIT)
+        line = audit.record(by, self._wall(), "accept", layout.resource, f"{account}: {excess} let stand")
+        await accounts.let_stand(store, layout, account, excess, [line])
+        return {"account": account, "accepted": excess}
+
     def _wall(self) -> int:
         return self._courier.world.clock.wall()
 
     async def survey(self) -> Mapping[str, Any]:
         """Ask every node what it has; the audit of every account."""
         totals = await self._watch.take_survey()
-        return {account: msgspec.to_builtins(write_total(total)) for account, total in totals.items()}
+        stopped = self._courier.book.stopped
+        return {
+            account: msgspec.to_builtins(write_total(total, stopped.get(account, "")))
+            for account, total in totals.items()
+        }

@@ -16,7 +16,7 @@ ALERTS_KEPT = 50
 class Alert(msgspec.Struct, frozen=True, kw_only=True):
     """`what` says what is so, `remedy` what to do.
 
-    name      which event it is: "budget", "reservation", "fallback", "shadow"; "" for what is shown
+    name      which event it is: "audit", "budget", "reservation", "fallback", "shadow"; "" for what is shown
               while it is so, and told to nobody
     tenant    whose it is, where it is one tenant's
     which     which of several, for the same tenant: a server, a percentage

@@ -41,6 +41,7 @@ NEEDS: Mapping[str, Need] = {
     "top_up": Need("change", "account", by=True),
     "set_limit": Need("change", "tenant", by=True),
     "fence": Need("change", "all", by=True),
+    "accept": Need("change", "all", by=True),
     "survey": Need("read", "accounts"),
     "set_tenants": Need("change", "tenants", by=True),
     "show_tenant": Need("read", "tenant"),

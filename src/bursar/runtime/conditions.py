@@ -75,6 +75,16 @@ def _find_in_quota(name: str, figures: Figures) -> Iterable[Alert]:
             text = f"the audit of {account} misses {row['missing']:,}"
             remedy = "this must not happen: keep the ledgers and report it"
             yield Alert(severity="error", resource=name, what=text, remedy=remedy)
+        if row.get("fenced"):
+            yield Alert(
+                name="audit",
+                severity="error",
+                resource=name,
+                tenant=account,
+                what=str(row["fenced"]),
+                remedy="bursar quota show says which ledger has how much",
+                fields={"account": account},
+            )
 
 
 def _find_in_pool(name: str, figures: Figures) -> Iterable[Alert]:

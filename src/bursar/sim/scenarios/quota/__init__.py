@@ -7,6 +7,7 @@ from bursar.sim.scenarios.quota.small import SmallQuota
 from bursar.sim.scenarios.quota.variants import (
     FastQuotaScenario,
     LossyQuotaScenario,
+    RebuiltQuotaScenario,
     WindowedQuotaScenario,
 )
 from bursar.sim.scenarios.quota.world import QuotaScenario
@@ -22,6 +23,7 @@ __all__ = [
     "LeavingQuotaScenario",
     "LossyQuotaScenario",
     "QuotaScenario",
+    "RebuiltQuotaScenario",
     "SmallQuota",
     "WindowedQuotaScenario",
 ]

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
 from bursar.errors import JournalError, SessionExpiredError, StoreError, UsageError
+from bursar.fleet.following import FleetView
 from bursar.quotas import operations
 from bursar.quotas.layout import Layout
 from bursar.quotas.resource import QuotaDecider
@@ -14,10 +16,11 @@ from bursar.quotas.windows import Window, is_over, window_of
 from bursar.resource import Issue
 from bursar.resource.door import Resource
 from bursar.sim.clock import WALL_START_NS
+from bursar.sim.loop import sleep_until
 from bursar.sim.operators import fetch_lot
-from bursar.sim.scenario import require
-from bursar.sim.scenarios.quota.world import PAUSE_NS, QuotaScenario
-from bursar.world import SECOND_NS, World
+from bursar.sim.scenario import Boot, require
+from bursar.sim.scenarios.quota.world import NODES, PAUSE_NS, QuotaScenario
+from bursar.world import SECOND_NS, StoreName, World
 
 SIPPING = ("c", "d")
 LOSES = 0.3
@@ -25,6 +28,7 @@ LOSES = 0.3
 
 HOUR_NS = 3600 * SECOND_NS
 WINDOW_NS = 3 * SECOND_NS
+REBUILD_NS = SECOND_NS
 WINDOWS_KEPT = 4
 """The present, the last, and two in which nobody asked for anything."""
 
@@ -110,6 +114,39 @@ class LossyQuotaScenario(QuotaScenario):
 
     def _audit_account(self, account: str) -> None:
         """A cut that a lost ledger had to take may not have been carried out."""
+        known = sum(book.ledger.account(account).endowment for book in self._books().values())
+        highest = self.highest[account]
+        require(known <= highest, f"the audit finds {known} of {account}'s {highest} units")
+
+
+class RebuiltQuotaScenario(QuotaScenario):
+    """The store is lost in the middle, and another adopted in its place: all nodes stop, and go on with what
+    their ledgers have. Nothing that the lost store had minted is minted again."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.store = StoreName("store")
+
+    def nodes(self) -> Mapping[str, Boot]:
+        self.sim.spawn(self._rebuild(), "rebuild")
+        return super().nodes()
+
+    async def _rebuild(self) -> None:
+        """The new epoch has folders of its own, which are empty: so is a store that was rebuilt."""
+        await sleep_until(self.sim.loop, self.duration_ns // 2)
+        self.store = StoreName("store", 2, WALL_START_NS + self.sim.now_ns)
+        self._jobs.clear()  # whose the keys were is lost
+        for name in NODES:
+            if self.sim.node(name).up:
+                self.sim.crash(name, REBUILD_NS)
+
+    async def _boot(self, world: World) -> None:
+        await super()._boot(replace(world, fleet=FleetView(self.store)))
+
+    def _check_refusal(self, tenant: str, amount: int, before: int) -> None:
+        """Nodes come back one after the other, and what is with those to come is not known of."""
+
+    def _audit_account(self, account: str) -> None:
         known = sum(book.ledger.account(account).endowment for book in self._books().values())
         highest = self.highest[account]
         require(known <= highest, f"the audit finds {known} of {account}'s {highest} units")

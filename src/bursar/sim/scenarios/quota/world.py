@@ -331,6 +331,8 @@ class QuotaScenario(Scenario):
         for name, said in self.final.items():
             require(said in ("granted", "refused"), f"{name} said {said}")
         require(len(self.final) == len(NODES), f"only {sorted(self.final)} answered")
+        for ledger, book in self._books().items():
+            require(not book.stopped, f"{ledger}: {'; '.join(book.stopped.values())}")
         for account in self.tenants:
             self._audit_account(account)
         self._audit_keys()
