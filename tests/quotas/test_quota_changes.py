@@ -11,8 +11,9 @@ from quota_town import TENANTS, Quota, Town, left
 
 from bursar.errors import Refused, Unknown, UsageError
 from bursar.policy.values import QuotaPolicy, QuotaTenant
-from bursar.quotas import accounts
+from bursar.quotas import accounts, operations
 from bursar.quotas.layout import Layout, read_account
+from bursar.quotas.watch import GRACE_NS
 from bursar.quotas.windows import is_over
 from bursar.world import MILLISECOND_NS, SECOND_NS, Stat
 
@@ -127,8 +128,9 @@ def go_to_window(llm: Any, window: str) -> None:
     llm.decider.chains.turn()
 
 
-async def end_windows(llm: Quota) -> None:
+async def end_windows(llm: Quota, grace_ns: int = 0) -> None:
     """As the root does after a survey, until this node has heard of it."""
+    llm.decider.watch.grace_ns = grace_ns
     async with asyncio.timeout(5):
         while not llm.courier.book.members:
             await asyncio.sleep(0.01)
@@ -278,6 +280,94 @@ async def test_what_is_refused_until_the_window_ends_is_granted_after_retry_afte
     assert refused.value.remaining == 0 and refused.value.retry_after is not None
     await asyncio.sleep(refused.value.retry_after)
     assert (await llm.acquire("acme", 100)).amount == 100
+
+
+async def test_a_clock_that_visits_the_future_and_returns_costs_nothing(town: Town) -> None:
+    """Every answer was Unknown, also after a restart."""
+    llm = await town.open("a", window="day")
+    await (await llm.acquire("acme", 30, wait=5.0)).release()
+    chains = llm.decider.chains
+    today, real = chains.window, chains.window_of
+    for day in ("2999-01-01", "2999-01-02", "2999-01-03"):
+        go_to_window(llm, day)
+        await llm.acquire("acme", 100, wait=5.0)
+        await end_windows(llm, GRACE_NS)
+    chains.window_of = real
+    chains.turn()
+    assert chains.window == today
+    assert (await llm.acquire("acme", 70, wait=5.0)).amount == 70
+    with pytest.raises(Refused):
+        await llm.acquire("acme", 1, wait=5.0)
+    await town.close("a")
+    with pytest.raises(Refused):
+        await (await town.open("a", window="day")).acquire("acme", 1, wait=5.0)
+
+
+async def test_the_grace_of_a_window_begins_anew_when_the_clock_has_gone_back(town: Town) -> None:
+    llm = await town.open("a", window="day")
+    await llm.acquire("acme", 100, wait=5.0)
+    today, watch = llm.decider.chains.window, llm.decider.watch
+    for day in ("2999-01-01", "2999-01-02"):
+        go_to_window(llm, day)
+        await llm.acquire("acme", 1, wait=5.0)
+        await end_windows(llm, GRACE_NS)
+    assert any("2999" in horizon for horizon in watch._over)
+    go_to_window(llm, today)
+    await end_windows(llm, GRACE_NS)
+    assert not any("2999" in horizon for horizon in watch._over)
+
+
+async def test_accounts_of_another_kind_of_window_are_forgotten_when_they_are_over(town: Town) -> None:
+    """After a change of the kind they stayed for ever."""
+    llm = await town.open("a", window="hour")
+    go_to_window(llm, "2020-01-01T10")
+    await (await llm.acquire("acme", 1, wait=5.0)).release()
+    await town.close("a")
+    llm = await town.open("a", window="month")
+    await (await llm.acquire("acme", 1, wait=5.0)).release()
+    async with asyncio.timeout(5):
+        while "acme@2020-01-01T10" not in llm.courier.mints:
+            await asyncio.sleep(0.01)
+    await end_windows(llm)
+    assert [name for name in llm.courier.mints if name.startswith("acme@")] == [
+        llm.decider.chains.account("acme")
+    ]
+
+
+@pytest.mark.parametrize("window", ["none", "month"])
+async def test_a_tenant_whose_name_has_an_at_sign_is_topped_up(town: Town, window: str) -> None:
+    llm = await town.open("a", window=window, tenants={"joe@example.com": QuotaTenant(limit=10)})
+    await (await llm.acquire("joe@example.com", 10, wait=5.0)).release()
+    account = llm.decider.chains.account("joe@example.com")
+    for given, limit in (("joe@example.com", 15), (account, 20)):
+        said = await llm.verb("top_up", account=given, amount=5)
+        assert (said["account"], said["limit"]) == (account, limit)
+    assert (await llm.acquire("joe@example.com", 10, wait=5.0)).amount == 10
+
+
+async def test_what_a_fenced_ledger_may_have_sent_is_asked_for_less_and_less_often(town: Town) -> None:
+    """Once a second, for ever."""
+    one, two = await town.open("a"), await town.open("b")
+    async with asyncio.timeout(5):
+        while not one.courier.book.children:
+            await asyncio.sleep(0.01)
+    await (await one.acquire("acme", 60, wait=5.0)).release()
+    await town.close("b", cleanly=False)
+    layout = two.courier.layout
+    await operations.fence(town.worlds["a"].store, layout, "b", by="operator", at_ns=0)
+    round_ = one.courier.book.round(one.courier.book.ledger.account("acme"))
+    async with asyncio.timeout(20):
+        while round_.loose_verdicts < 3:
+            with pytest.raises((Refused, Unknown)):
+                await one.acquire("acme", 99)
+            await asyncio.sleep(0.05)
+    began = round_.loose_verdicts
+    until = asyncio.get_running_loop().time() + 2.5
+    while asyncio.get_running_loop().time() < until:
+        with pytest.raises(Refused):
+            await one.acquire("acme", 99)
+        await asyncio.sleep(0.02)
+    assert round_.loose_verdicts == began
 
 
 class Racing:

@@ -178,11 +178,11 @@ def topup(
     """
     from bursar.quotas import operations
     from bursar.quotas.accounts import total
-    from bursar.quotas.windows import account_name, window_of
+    from bursar.quotas.windows import name_account, window_of
 
     async def act(world: World, layout: Layout, quota: QuotaPolicy) -> tuple[str, int, dict[str, int]]:
         window, _ = window_of(quota.window, world.clock.wall())
-        name = account if "@" in account else account_name(account, window)
+        name = name_account(account, window)
         mints, asleep = await operations.top_up(
             world.store, layout, name, amount, by=name_visitor(), at_ns=world.clock.wall()
         )

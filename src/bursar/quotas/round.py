@@ -36,6 +36,9 @@ class State(Enum):
     WAITING = "waiting"
 
 
+LOOSE_MAX = 6
+
+
 class Round(Gathering):
     """emptied      in a full wave: what was charged ahead is back, so that all there is can be stated
     swept        and what came back into the block since then is back too
@@ -55,6 +58,7 @@ class Round(Gathering):
         self.awaited: dict[str, None] = {}
         self.busy: dict[str, None] = {}
         self.easy = False
+        self.loose_verdicts = 0
         self.late: dict[str, Offer] = {}
         self.heard: dict[str, int] = {}
         self.retry_at = 0
@@ -78,6 +82,10 @@ class Round(Gathering):
         if self.easy:
             self._end()
         return self.easy
+
+    def forget_verdict(self) -> None:
+        super().forget_verdict()
+        self.loose_verdicts = 0
 
     def retry_soon(self, book: NodeBook, now: int) -> None:
         self.retry_at = now
@@ -382,6 +390,11 @@ class Round(Gathering):
         # Units may yet come back from a hold, from a request that is gone, or late from a fenced ledger.
         final = state.held == 0 and used == 0 and not state.loose
         memory_ns = 0 if final else self.rules.memory_ns
+        if state.loose and not state.held and not used:
+            # Only what a fenced ledger may have sent is open: the longer it does not come, the less often
+            # it is asked for. (Its return is heard of, and begins anew.)
+            memory_ns = memory_ns << min(self.loose_verdicts, LOOSE_MAX)
+            self.loose_verdicts += 1
         verdict = Verdict(self.account.unspent - used, used, memory_ns, state.mints)
         self.learn_verdict(now, verdict)
         return verdict

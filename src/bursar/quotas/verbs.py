@@ -15,6 +15,7 @@ from bursar.quotas.chains import Chains
 from bursar.quotas.courier import QuotaCourier
 from bursar.quotas.statistics import write_total
 from bursar.quotas.watch import Watch
+from bursar.quotas.windows import name_account
 from bursar.resource import AMOUNT_MAX, check_name
 from bursar.resource.decider import Verb
 
@@ -42,7 +43,7 @@ class Verbs:
         check_name("account", account)
         if not isinstance(amount, int) or isinstance(amount, bool):
             raise UsageError(f"amount must be a whole number, not {amount!r}")
-        name = account if "@" in account else self._chains.account(account)
+        name = name_account(account, self._chains.window)
         store, layout = self._courier.world.store, self._courier.layout
         mints, asleep = await operations.top_up(store, layout, name, amount, by=by, at_ns=self._wall())
         return {"account": name, "limit": accounts.total(mints), "asleep": asleep}

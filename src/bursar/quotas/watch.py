@@ -8,12 +8,16 @@ from bursar.errors import NodeExistsError, StoreError
 from bursar.quotas import accounts, survey
 from bursar.quotas.courier import QuotaCourier
 from bursar.quotas.survey import Total
-from bursar.quotas.windows import find_horizon, is_over
+from bursar.quotas.windows import find_horizon, is_later, is_over
 from bursar.resource.decider import WarningTaker
 from bursar.world import SECOND_NS, Message, World
 
 SURVEY_NS = 2 * SECOND_NS
 SURVEY_FRESH_NS = SECOND_NS // 2
+
+GRACE_NS = 3600 * SECOND_NS
+"""A window is forgotten when it has been over for so long by a clock that cannot be set: a wall clock that
+visits the future and returns within it finds everything as it was."""
 
 
 class Watch:
@@ -33,6 +37,8 @@ class Watch:
         self._window = window
         self._present: str | None = None
         self._ending: str | None = ""  # what an earlier root may have begun
+        self._over: dict[str, int] = {}
+        self.grace_ns = GRACE_NS
         self.warnings = warnings
         self._warned: dict[tuple[str, int], None] = {}
         self._suspected: dict[str, None] = {}
@@ -98,8 +104,8 @@ class Watch:
 
     async def _end_windows(self) -> None:
         """Forget accounts of windows that are over at every node, but for the last before."""
-        if self._present and self._courier.book.members:
-            horizon = find_horizon(self.totals, self._present)
+        horizon = self._find_ripe() if self._present and self._courier.book.members else ""
+        if horizon:
             over = [total for account, total in self.totals.items() if is_over(account, horizon)]
             if over and not any(total.held for total in over):
                 self._ending = horizon
@@ -112,6 +118,18 @@ class Watch:
         self._world.trace("quota.forgotten", horizon=self._ending)
         kept = {key: None for key in self._warned if not is_over(key[0], self._ending)}
         self._warned, self._ending = kept, None
+
+    def _find_ripe(self) -> str:
+        """The latest horizon that has been passed for long enough; "" for none."""
+        present, now = self._present or "", self._world.clock.now()
+        horizon = find_horizon(self.totals, present, self._world.clock.wall())
+        self._over.setdefault(horizon, now)
+        # Where the clock has gone back, what it said before is not so.
+        self._over = {each: since for each, since in self._over.items() if not is_later(each, horizon)}
+        ripe = [each for each, since in self._over.items() if now - since >= self.grace_ns]
+        newest = max(ripe, default="")
+        self._over = {each: since for each, since in self._over.items() if each >= newest}
+        return newest
 
     async def _warn(self, account: str, total: Total) -> None:
         for percent in self.warnings:

@@ -3,16 +3,16 @@
 Which window it is, each node reads off its own wall clock, in UTC. A node whose clock is off charges
 the neighbouring window for as long; neither window's account can be overspent by that.
 
-Accounts of windows that are over everywhere are forgotten, but for the last one's. The names of one
-kind of window sort by time and have one length, which no other kind's have; the oldest that is kept is
-that kind's *horizon*, in the store. No account before it is opened again, so a wrong clock can at worst
-make a node refuse.
+Accounts of windows that are over everywhere are forgotten, but for the last one's, and not before some
+time has passed by a clock that cannot be set (`watch`). The names of one kind of window sort by time and
+have one length, which no other kind's have; the oldest that is kept is that kind's *horizon*, in the store.
+No account before it is opened again, so a wrong clock can at worst make a node refuse.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from datetime import UTC, datetime, timedelta
 from typing import Literal
 
@@ -53,7 +53,12 @@ def _month(now: datetime) -> tuple[str, datetime]:
 
 _NAMED = re.compile(r"@(\d{4}-(?:W\d\d|\d\d(?:-\d\d(?:T\d\d)?)?))$")
 
-_WINDOWS = {"hour": _hour, "day": _day, "week": _week, "month": _month}
+_WINDOWS: dict[Window, Callable[[datetime], tuple[str, datetime]]] = {
+    "hour": _hour,
+    "day": _day,
+    "week": _week,
+    "month": _month,
+}
 
 
 def is_over(account: str, horizons: str) -> bool:
@@ -70,9 +75,24 @@ def _find_window(account: str) -> str:
     return found[1] if found else ""
 
 
-def find_horizon(accounts: Iterable[str], present: str) -> str:
-    """The window before the present one of which there are accounts, or else the present one."""
-    return max((_find_window(account) for account in accounts if is_over(account, present)), default=present)
+def find_horizon(accounts: Iterable[str], present: str, wall_ns: int) -> str:
+    """The window before the present one of which there are accounts, or else the present one; and, where
+    there are accounts of other kinds of window (the policy had them once), what those would be in now."""
+    windows = {_find_window(account) for account in accounts} - {""}
+    own = max((window for window in windows if is_over(f"@{window}", present)), default=present)
+    lengths = {len(window) for window in windows} - {len(present)}
+    others = [window_of(kind, wall_ns)[0] for kind in _WINDOWS]
+    return " ".join([own, *(other for other in others if len(other) in lengths)])
+
+
+def is_later(horizon: str, other: str) -> bool:
+    """Whether one of its windows begins after the other's of that kind."""
+    return any(is_over(f"@{window}", horizon) for window in other.split())
+
+
+def name_account(given: str, window: str) -> str:
+    """The account that is meant by a tenant, or by the account's own name."""
+    return given if window and _find_window(given) else account_name(given, window)
 
 
 def add_horizon(horizons: str, more: str) -> str:

@@ -29,8 +29,8 @@ LOSES = 0.3
 HOUR_NS = 3600 * SECOND_NS
 WINDOW_NS = 3 * SECOND_NS
 REBUILD_NS = SECOND_NS
-WINDOWS_KEPT = 4
-"""The present, the last, and two in which nobody asked for anything."""
+WINDOWS_KEPT = 5
+"""The present, the last, one that is not over for long, and two in which nobody asked for anything."""
 
 
 class FastQuotaScenario(QuotaScenario):
@@ -161,6 +161,10 @@ def short_window_of(window: Window, wall_ns: int) -> tuple[str, int | None]:
 
 class ShortWindows(QuotaDecider):
     window_of = staticmethod(short_window_of)
+
+    async def start(self) -> None:
+        self.watch.grace_ns = WINDOW_NS
+        await super().start()
 
 
 class WindowedQuotaScenario(QuotaScenario):
