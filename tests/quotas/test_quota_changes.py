@@ -124,7 +124,7 @@ async def test_a_top_up_outlasts_a_restart_with_the_same_policy(town: Town) -> N
 
 def go_to_window(llm: Any, window: str) -> None:
     """As the clock would, and stay there."""
-    llm.decider.chains.window_of = lambda kind, wall_ns: (window, None)
+    llm.decider.chains.window_of = lambda kind, wall_ns, zone: (window, None)
     llm.decider.chains.turn()
 
 
@@ -267,7 +267,7 @@ async def test_what_is_refused_until_the_window_ends_is_granted_after_retry_afte
     chains, wall = llm.decider.chains, llm.courier.world.clock.wall
     began, short_ns = wall(), SECOND_NS
 
-    def find_window(kind: str, wall_ns: int) -> tuple[str, int]:
+    def find_window(kind: str, wall_ns: int, zone: str) -> tuple[str, int]:
         number = (wall_ns - began) // short_ns
         return f"2999-01-{number // 24 + 1:02}T{number % 24:02}", began + (number + 1) * short_ns
 
@@ -338,10 +338,16 @@ async def test_accounts_of_another_kind_of_window_are_forgotten_when_they_are_ov
 async def test_a_tenant_whose_name_has_an_at_sign_is_topped_up(town: Town, window: str) -> None:
     llm = await town.open("a", window=window, tenants={"joe@example.com": QuotaTenant(limit=10)})
     await (await llm.acquire("joe@example.com", 10, wait=5.0)).release()
+    async with asyncio.timeout(5):
+        while not llm.decider.is_ready():
+            await asyncio.sleep(0.01)
     account = llm.decider.chains.account("joe@example.com")
     for given, limit in (("joe@example.com", 15), (account, 20)):
         said = await llm.verb("top_up", account=given, amount=5)
         assert (said["account"], said["limit"]) == (account, limit)
+    async with asyncio.timeout(5):
+        while llm.decider.chains.limit(account) < 20:
+            await asyncio.sleep(0.01)
     assert (await llm.acquire("joe@example.com", 10, wait=5.0)).amount == 10
 
 

@@ -136,7 +136,7 @@ async def test_a_lot_ends_with_its_window(town: Town) -> None:
     await (await llm.acquire("beta", 1, wait=5.0)).release()
     llm.hand.end("beta")
     chains, wall = llm.decider.chains, llm.courier.world.clock.wall
-    chains.window_of = lambda kind, wall_ns: (chains.window, wall() + LOT_NS // 10)
+    chains.window_of = lambda kind, wall_ns, zone: (chains.window, wall() + LOT_NS // 10)
     chains.turn()
     granted = await take_lot(llm, "c")
     assert granted.ahead and granted.until <= llm.courier.world.clock.now() + LOT_NS // 10

@@ -73,7 +73,8 @@ def find_window_ns(resource: Resource) -> int | None:
         case RatePolicy() | PoolPolicy() as policy:
             return policy.period_ns
         case QuotaPolicy() as policy:
-            return WINDOWS_NS.get(policy.window)
+            even = policy.zone == "UTC" or policy.window == "hour"  # elsewhere some days have 23 hours
+            return WINDOWS_NS.get(policy.window) if even else None
     if isinstance(resource.decider, FarDecider) and resource.kind in ("rate", "pool"):
         return resource.decider.fallback.period_ns
     return None

@@ -181,7 +181,7 @@ def topup(
     from bursar.quotas.windows import name_account, window_of
 
     async def act(world: World, layout: Layout, quota: QuotaPolicy) -> tuple[str, int, dict[str, int]]:
-        window, _ = window_of(quota.window, world.clock.wall())
+        window, _ = window_of(quota.window, world.clock.wall(), quota.zone)
         name = name_account(account, window)
         mints, asleep = await operations.top_up(
             world.store, layout, name, amount, by=name_visitor(), at_ns=world.clock.wall()

@@ -94,6 +94,7 @@ def build_quota(name: str, values: Values) -> QuotaPolicy:
         name=name,
         **_shared(values),
         window=values["window"],
+        zone=values["zone"],
         unit=values["unit"],
         mode=values["mode"],
         block=values["block"],

@@ -235,7 +235,14 @@ QUOTA = Record(
             "refuse",
         ),
         "window": Key(
-            Choice(["none", "hour", "day", "week", "month"]), "when it begins anew, in UTC", "none"
+            Choice(["none", "hour", "day", "week", "month", "year"]),
+            "when it begins anew, in its time zone",
+            "none",
+        ),
+        "zone": Key(
+            Text('write a name of the time zone database: "UTC", "Europe/Berlin"', names.check_zone),
+            "the time zone in which days, weeks, months and years begin; hours are those of UTC",
+            "UTC",
         ),
         "unit": Key(Text('write what is counted: "tokens", "bytes"'), "what is counted, for people", "units"),
         "mode": Key(

@@ -91,6 +91,10 @@ WHY_NOT: dict[tuple[Kind, str], str] = {
         "what was used counts for the window it was used in, and windows of another kind begin with all of "
         "it unused; give the resource another name"
     ),
+    ("quota", "zone"): (
+        "the window that is running would end at another time than it was begun for, and its account with "
+        "it; give the resource another name"
+    ),
     ("claim", "paths"): (
         "who holds or waits for a name does so as names were read when it asked, so that the two readings "
         "would not exclude each other; give the resource another name"

@@ -6,6 +6,7 @@ Each function returns None for a text that will do, else what is wrong with it.
 from __future__ import annotations
 
 import re
+from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
 from bursar.policy.values import ANYONE
 from bursar.world import NAME_MAX_BYTES
@@ -113,3 +114,12 @@ def is_loopback(address: str) -> bool:
         return ipaddress.ip_address(host).is_loopback
     except ValueError:  # another name: it may lead anywhere
         return False
+
+
+def check_zone(name: str) -> str | None:
+    """What is wrong with the name of a time zone, if anything is."""
+    try:
+        ZoneInfo(name)
+    except (ZoneInfoNotFoundError, ValueError, OSError):
+        return f'this machine knows no time zone "{name}"'
+    return None

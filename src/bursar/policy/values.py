@@ -205,7 +205,8 @@ class QuotaPolicy(Resource, frozen=True, kw_only=True, tag="quota"):
     without_bursar: WithoutBursar = REFUSE
     tenants: Mapping[str, QuotaTenant] = Table()
     templates: Mapping[str, QuotaTenant] = Table()
-    window: Literal["none", "hour", "day", "week", "month"] = "none"
+    window: Literal["none", "hour", "day", "week", "month", "year"] = "none"
+    zone: str = "UTC"
     unit: str = "units"
     mode: Literal["exact", "fast"] = "exact"
     block: int = 1000

@@ -11,7 +11,7 @@ from bursar.quotas.courier import QuotaCourier
 from bursar.quotas.windows import Window, account_name
 from bursar.world import World
 
-WindowOf = Callable[[Window, int], tuple[str, int | None]]
+WindowOf = Callable[[Window, int, str], tuple[str, int | None]]
 
 
 class Chains:
@@ -21,7 +21,7 @@ class Chains:
     def __init__(self, world: World, courier: QuotaCourier, policy: QuotaPolicy, window_of: WindowOf) -> None:
         self.why: object = "its window is just ending"
         self.window_of = window_of
-        self.window, self._ends_at = window_of(policy.window, world.clock.wall())
+        self.window, self._ends_at = window_of(policy.window, world.clock.wall(), policy.zone)
         self._world = world
         self._courier = courier
         self._policy = policy
@@ -33,11 +33,14 @@ class Chains:
 
     def turn(self) -> None:
         """Be in the window that it is."""
-        window, self._ends_at = self.window_of(self._policy.window, self._world.clock.wall())
+        window, self._ends_at = self._window_at(self._world.clock.wall())
         if window != self.window:
             self.window = window
             self._chains.clear()
             self._world.trace("quota.window", window=window)
+
+    def _window_at(self, wall_ns: int) -> tuple[str, int | None]:
+        return self.window_of(self._policy.window, wall_ns, self._policy.zone)
 
     def left_ns(self) -> int | None:
         """Time until the window ends; None without windows. A window that is over is left."""
@@ -85,7 +88,7 @@ class Chains:
         """Whether the present window was begun when the store was adopted: accounts of it that the store
         does not know may have been open in the one that was lost."""
         name = self._world.fleet.store_name()
-        return name.epoch > 1 and self.window_of(self._policy.window, name.since_ns)[0] >= self.window
+        return name.epoch > 1 and self._window_at(name.since_ns)[0] >= self.window
 
     def limit(self, account: str) -> int:
         """All that the account may spend, with what was topped up; 0 if it is not open here."""

@@ -58,7 +58,7 @@ class QuotaDecider(Decider):
         self.courier = self.courier_class(world, name, block=policy.block if fast else 0, rules=rules)
         self.courier.opened = self._meet
         self.chains = Chains(world, self.courier, policy, self.window_of)
-        self.watch = Watch(world, self.courier, policy.warnings, lambda: self.chains.window)
+        self.watch = Watch(world, self.courier, policy.warnings, lambda: self.chains.window, policy.zone)
         self.verbs = Verbs(self.courier, self.chains, self.watch).by_name()
         self._settling = Settling(self.courier)
         self._repeats = Repeats(self.courier, self.chains, self._grant, self._refuse)

@@ -25,9 +25,14 @@ class Watch:
     `warned` the warnings that this node told."""
 
     def __init__(
-        self, world: World, courier: QuotaCourier, warnings: Sequence[int], window: Callable[[], str]
+        self,
+        world: World,
+        courier: QuotaCourier,
+        warnings: Sequence[int],
+        window: Callable[[], str],
+        zone: str = "UTC",
     ) -> None:
-        """`window` tells the one that it is by this node's clock."""
+        """`window` tells the one that it is by this node's clock, in that time zone."""
         self.totals: dict[str, Total] = {}
         self.surveys = 0
         self.warned = 0
@@ -35,6 +40,7 @@ class Watch:
         self._world = world
         self._courier = courier
         self._window = window
+        self._zone = zone
         self._present: str | None = None
         self._ending: str | None = ""  # what an earlier root may have begun
         self._over: dict[str, int] = {}
@@ -122,7 +128,7 @@ class Watch:
     def _find_ripe(self) -> str:
         """The latest horizon that has been passed for long enough; "" for none."""
         present, now = self._present or "", self._world.clock.now()
-        horizon = find_horizon(self.totals, present, self._world.clock.wall())
+        horizon = find_horizon(self.totals, present, self._world.clock.wall(), self._zone)
         self._over.setdefault(horizon, now)
         # Where the clock has gone back, what it said before is not so.
         self._over = {each: since for each, since in self._over.items() if not is_later(each, horizon)}

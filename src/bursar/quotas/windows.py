@@ -1,7 +1,9 @@
 """Windows: a quota a month is an account a month ("llm/acme@2026-11").
 
-Which window it is, each node reads off its own wall clock, in UTC. A node whose clock is off charges
-the neighbouring window for as long; neither window's account can be overspent by that.
+Which window it is, each node reads off its own wall clock, in the time zone of the policy. A node whose
+clock is off, or whose zone data are of another version, charges the neighbouring window for as long; neither
+window's account can be overspent by that. Days, weeks, months and years are named by the local date at which
+they begin, which no two share; hours, of which a zone repeats one each autumn, are those of UTC.
 
 Accounts of windows that are over everywhere are forgotten, but for the last one's, and not before some
 time has passed by a clock that cannot be set (`watch`). The names of one kind of window sort by time and
@@ -13,21 +15,24 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable
-from datetime import UTC, datetime, timedelta
+from datetime import datetime, timedelta
 from typing import Literal
+from zoneinfo import ZoneInfo
 
 from bursar.world import SECOND_NS
 
-Window = Literal["none", "hour", "day", "week", "month"]
+Window = Literal["none", "hour", "day", "week", "month", "year"]
 
 
-def window_of(window: Window, wall_ns: int) -> tuple[str, int | None]:
+def window_of(window: Window, wall_ns: int, zone: str = "UTC") -> tuple[str, int | None]:
     """The window's name ("" for none), and the wall time at which it ends."""
     if window == "none":
         return "", None
-    now = datetime.fromtimestamp(wall_ns // SECOND_NS, UTC)
+    place = ZoneInfo("UTC" if window == "hour" else zone)
+    now = datetime.fromtimestamp(wall_ns // SECOND_NS, place).replace(tzinfo=None)
     name, end = _WINDOWS[window](now)
-    return name, int(end.timestamp()) * SECOND_NS
+    # A midnight that the zone leaves out is the moment at which it does so; of two, the first counts.
+    return name, int(end.replace(tzinfo=place, fold=0).timestamp()) * SECOND_NS
 
 
 def _hour(now: datetime) -> tuple[str, datetime]:
@@ -51,13 +56,19 @@ def _month(now: datetime) -> tuple[str, datetime]:
     return begin.strftime("%Y-%m"), (begin + timedelta(days=32)).replace(day=1)
 
 
-_NAMED = re.compile(r"@(\d{4}-(?:W\d\d|\d\d(?:-\d\d(?:T\d\d)?)?))$")
+def _year(now: datetime) -> tuple[str, datetime]:
+    begin = now.replace(month=1, day=1, hour=0, minute=0, second=0, microsecond=0)
+    return begin.strftime("%Y"), begin.replace(year=begin.year + 1)
+
+
+_NAMED = re.compile(r"@(\d{4}(?:-(?:W\d\d|\d\d(?:-\d\d(?:T\d\d)?)?))?)$")
 
 _WINDOWS: dict[Window, Callable[[datetime], tuple[str, datetime]]] = {
     "hour": _hour,
     "day": _day,
     "week": _week,
     "month": _month,
+    "year": _year,
 }
 
 
@@ -75,13 +86,13 @@ def _find_window(account: str) -> str:
     return found[1] if found else ""
 
 
-def find_horizon(accounts: Iterable[str], present: str, wall_ns: int) -> str:
+def find_horizon(accounts: Iterable[str], present: str, wall_ns: int, zone: str = "UTC") -> str:
     """The window before the present one of which there are accounts, or else the present one; and, where
     there are accounts of other kinds of window (the policy had them once), what those would be in now."""
     windows = {_find_window(account) for account in accounts} - {""}
     own = max((window for window in windows if is_over(f"@{window}", present)), default=present)
     lengths = {len(window) for window in windows} - {len(present)}
-    others = [window_of(kind, wall_ns)[0] for kind in _WINDOWS]
+    others = [window_of(kind, wall_ns, zone)[0] for kind in _WINDOWS]
     return " ".join([own, *(other for other in others if len(other) in lengths)])
 
 

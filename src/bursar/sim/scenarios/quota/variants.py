@@ -152,7 +152,7 @@ class RebuiltQuotaScenario(QuotaScenario):
         require(known <= highest, f"the audit finds {known} of {account}'s {highest} units")
 
 
-def short_window_of(window: Window, wall_ns: int) -> tuple[str, int | None]:
+def short_window_of(window: Window, wall_ns: int, zone: str = "UTC") -> tuple[str, int | None]:
     """As if each were an hour."""
     number = (wall_ns - WALL_START_NS) // WINDOW_NS
     name, _ = window_of("hour", WALL_START_NS + number * HOUR_NS)
