@@ -83,7 +83,9 @@ def test_a_budget_is_shown_topped_up_cut_and_a_lost_node_written_off(tmp_path: P
         shown = json.loads(invoke("quota", "show", "--at", at, "--json").stdout)
         assert shown["whole"]["acme"]["limit"] == 130
         assert shown["whole"]["acme"]["ledgers"]["a"]["spent"] == 30
-        assert shown["whole"]["acme"]["missing"] is None  # b does not answer
+        whole = shown["whole"]["acme"]
+        assert whole["missing"] == 0  # b does not answer, and was written off with what it had
+        assert whole["written_off"] == 130 - whole["spent"] - whole["unspent"] > 0
         assert "130" in invoke("quota", "show", "--at", at).stdout
 
 
