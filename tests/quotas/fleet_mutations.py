@@ -26,16 +26,16 @@ class KeepsACopy(NodeBook):
 class MintsUnguarded(QuotaCourier):
     """Mutation: an account is opened by the terms that this node runs, whatever the store holds."""
 
-    async def open_account(self, account: str, limit: int, guards: Guards, *, carried: bool = False) -> None:
-        await super().open_account(account, limit, (), carried=carried)
+    async def open_account(self, account: str, limit: int, guards: Guards) -> None:
+        await super().open_account(account, limit, ())
 
 
 class GuardsLate(QuotaCourier):
     """Mutation: the guards are those of the moment of the transaction, not of the limit that it mints."""
 
-    async def open_account(self, account: str, limit: int, guards: Guards, *, carried: bool = False) -> None:
+    async def open_account(self, account: str, limit: int, guards: Guards) -> None:
         await self.tree.live()
-        await super().open_account(account, limit, self.world.fleet.guards(), carried=carried)
+        await super().open_account(account, limit, self.world.fleet.guards())
 
 
 class ChangesUnguarded(QuotaCourier):

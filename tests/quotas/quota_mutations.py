@@ -87,7 +87,8 @@ class BeginsAnew(QuotaCourier):
 class MintsAgain(QuotaCourier):
     """Mutation: in an adopted store accounts are opened as if they had never been."""
 
-    async def open_account(self, account: str, limit: int, guards: Guards, *, carried: bool = False) -> None:
+    async def open_account(self, account: str, limit: int, guards: Guards) -> None:
+        self.is_carried = lambda: False
         await super().open_account(account, limit, guards)
 
 

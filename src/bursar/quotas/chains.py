@@ -24,6 +24,7 @@ class Chains:
         self.window, self._ends_at = window_of(policy.window, world.clock.wall(), policy.zone)
         self._world = world
         self._courier = courier
+        courier.is_carried = self.is_carried
         self._policy = policy
         self._chains: dict[str, tuple[str, ...]] = {}
 
@@ -78,13 +79,13 @@ class Chains:
             for account in self.find(tenant):
                 # Read together: a guard that is newer than the limit would vouch for nothing.
                 terms, guards = self._policy.tenant(level), self._world.fleet.guards()
-                await self._courier.open_account(account, terms.limit, guards, carried=self._is_carried())
+                await self._courier.open_account(account, terms.limit, guards)
                 level = terms.parent or ""
         except StoreError as error:
             self.why = error
         return self.is_open(tenant)
 
-    def _is_carried(self) -> bool:
+    def is_carried(self) -> bool:
         """Whether the present window was begun when the store was adopted: accounts of it that the store
         does not know may have been open in the one that was lost."""
         name = self._world.fleet.store_name()

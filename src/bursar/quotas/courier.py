@@ -67,6 +67,7 @@ class QuotaCourier:
         self._syncing: deque[tuple[int, asyncio.Future[None]]] = deque()
         self.homes = HomeKeeper(self)
         self.deposed = ""
+        self.is_carried: Callable[[], bool] = lambda: False
         self.recalled: Callable[[Iterable[str]], None] | None = None
         self.opened: Callable[[str], None] = _nobody_listens
         self._alarm = Alarm(world, self.topic, lambda: self.book.wake_at(), self._tick)
@@ -289,14 +290,14 @@ class QuotaCourier:
 
     # -- what the resource asks for
 
-    async def open_account(self, account: str, limit: int, guards: Guards, *, carried: bool = False) -> None:
+    async def open_account(self, account: str, limit: int, guards: Guards) -> None:
         """Make sure that the account exists and is known here. `guards` are of the terms that the limit
-        comes from; `carried`: it may have been open in an earlier epoch of the store."""
+        comes from."""
         if account in self.mints:
             return
         store, ledgers = self.world.store, await self.tree.live() or [self.book.identity]
         mints = await accounts.open_account(
-            store, self.layout, account, limit, ledgers, guards, carried=carried
+            store, self.layout, account, limit, ledgers, guards, carried=self.is_carried()
         )
         self._watcher.learn(account, mints)
 

@@ -8,13 +8,13 @@ in flight are in somebody's outbox, and whatever it is, nothing is minted for it
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 
 import msgspec
 
 from bursar.errors import NetworkError
 from bursar.quotas.book import NodeBook
-from bursar.quotas.layout import ELSEWHERE, Mints
+from bursar.quotas.layout import ELSEWHERE, Mints, is_ledger
 from bursar.quotas.requests import node_of
 from bursar.world import MILLISECOND_NS, Message, World
 
@@ -128,9 +128,9 @@ def add_up(
         field: sum(getattr(line, field) for line in lines.values()) for field in ("unspent", "held", "spent")
     }
     carries = any(ledger == ELSEWHERE for ledger, _ in mints)
-    minted = _count_minted(mints, lines.values(), carries)
+    minted = _count_minted(mints, lines.values(), silent, carries)
     found: int | None = minted - sum(sums.values()) - in_flight
-    if not silent <= fenced or not _is_one_state(lines, mints):
+    if not silent <= fenced or not _is_one_state(lines, mints, silent):
         found = None
     written_off = max(0, found or 0) if silent or carries else 0
     return Total(
@@ -144,17 +144,21 @@ def add_up(
     )
 
 
-def _count_minted(mints: Mints, lines: Iterable[Line], carries: bool) -> int:
+def _count_minted(mints: Mints, lines: Iterable[Line], silent: Collection[str], carries: bool) -> int:
     """What there is at most: of earlier epochs of the store, what the ledgers brought along. (What was under
-    way then may be counted at both ends.)"""
-    minted = sum(amount for ledger, amount in mints if ledger != ELSEWHERE)
+    way then may be counted at both ends.) A cut that a silent ledger was to take may be lost with it."""
+    minted = sum(
+        amount for ledger, amount in mints if ledger != ELSEWHERE and not (amount < 0 and ledger in silent)
+    )
     return minted + sum(line.debt + (line.carried if carries else 0) for line in lines)
 
 
-def _is_one_state(lines: Mapping[str, Line], mints: Mints) -> bool:
-    """Whether all know the same mints, and no channel's receiver knows of more, or its sender of more
-    acknowledgements, than the other end does."""
+def _is_one_state(lines: Mapping[str, Line], mints: Mints, silent: Collection[str]) -> bool:
+    """Whether all know the same mints, those who take them in have spoken (or are silent), and no channel's
+    receiver knows of more, or its sender of more acknowledgements, than the other end does."""
     if any(line.mints != len(mints) for line in lines.values()):
+        return False
+    if any(is_ledger(ledger) and ledger not in lines and ledger not in silent for ledger, _ in mints):
         return False
     for ledger, line in lines.items():
         for peer, sent, _, outbox in line.channels:
