@@ -112,39 +112,3 @@ def test_an_unknown_capacity_is_found_by_asking_for_more():
     assert 1900 <= probe.rate <= 2300
     probe.add(1, 100 * MILLISECOND_NS, backlogged=False)
     assert probe.rate >= 1900, "an idle target is not a slow one"
-
-
-class Disk:
-    """A disk that does what it is let do, up to what it can: two tenants that want everything."""
-
-    def __init__(self, world, can):
-        self.world = world
-        self.can = can
-        self.handout = None
-        self.last = world.clock.now()
-
-    async def collect(self):
-        now = self.world.clock.now()
-        elapsed, self.last = now - self.last, now
-        if self.handout is None or not self.handout.lines:
-            return Seen(served={"a": 10, "b": 10})
-        rates = {name: line.rate for name, line in self.handout.lines.items()}
-        part = min(1.0, self.can / sum(rates.values()))
-        return Seen(served={name: int(rate * part * elapsed / 10**9) for name, rate in rates.items()})
-
-    async def apply(self, handout):
-        self.handout = handout
-
-    async def release(self):
-        pass
-
-
-async def test_an_estimated_capacity_reaches_what_the_disk_can_do_and_keeps_the_weights(world):
-    disk = Disk(world, can=5_000_000)
-    target = make_target(world, disk, probe=CapacityProbe(100_000))
-    for _ in range(150):
-        await asyncio.sleep(0.01)
-        await target.step()
-    assert target.book.capacity.per_second == pytest.approx(5_000_000, rel=0.15)
-    lines = target.book.handout.lines
-    assert lines["b"].final / lines["a"].final == pytest.approx(3, rel=0.1)

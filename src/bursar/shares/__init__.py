@@ -18,7 +18,8 @@ target is alone and looks only at what it sees itself.
 - `target`     the loop: statistics, allocation, rules (III-A, III-B, III-D); the place where rules
                are enforced is behind `Enforcer`
 - `resource`   what the kind offers the front door; `explanation`, `statistics`: what it says of itself
-- `capacity`   an estimate, where the capacity is not given
+- `served`     what tenants want, where only finished I/O is seen
+- `capacity`   an estimate, where the capacity is not given or is said to be more than it is
 
 **Invariants.** After every interval: the tokens handed out are the interval's tokens, no more and
 no less, and over time the capacity times the time; the records sum to zero; nobody has less than
@@ -61,8 +62,10 @@ takes them would have lent less than it did. What comes back within its interval
   (see the experiment shares-redistribution).
 - *Remainders:* (24) must read rho[j] = alpha[j] + rho[j-1] - floor; excess comes off the smallest
   remainder, not the largest; allocations are clamped at zero.
-- *Demand* is arrivals plus backlog where requests are seen. Where only finished I/O is seen, a
-  tenant that used 95 % of its tokens, in this interval or the one before, is taken to want all.
+- *Demand* is arrivals plus backlog where requests are seen. Where only finished I/O is seen
+  (`served`), it is estimated: it grows while a tenant uses 95 % of its limit, and follows use where
+  it does not. A tenant that wants less than its own part lends the rest but is held to its part, so
+  that it is seen to want more; the records count what was lent *and used*.
 
 **Where the paper is silent.** A tenant that was not active in the last interval has no last
 allocation: its own part stands in, as if it had had it. A tenant without demand neither lends nor

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterable, Mapping
+from dataclasses import replace
 from typing import Any
 
 import msgspec
@@ -19,9 +20,11 @@ from bursar.shares.borrowing import (
     allocate,
     decay,
     payback_bound,
+    portion,
     settle,
 )
-from bursar.shares.handout import Handout, Line, TenantTerms, is_full
+from bursar.shares.handout import Handout, Line, TenantTerms
+from bursar.shares.served import ServedDemand
 from bursar.units import Rate
 from bursar.world import SECOND_NS
 
@@ -72,7 +75,7 @@ class TargetBook:
         self.set_half_life(half_life_ns)
         self._given_for_ns = 0
         self._given = 0
-        self._full: set[str] = set()
+        self._wants = ServedDemand()
         self._slots: dict[str, int] = {}
         self._names: list[str] = []
         self._weight = np.zeros(0)
@@ -202,26 +205,50 @@ class TargetBook:
 
     # Intervals
 
-    def close_served(self, served: Mapping[str, int], elapsed_ns: int) -> Handout:
-        """Close an interval of which only the served I/O is known: a tenant that used nearly all
-        of its tokens is taken to want as much as the target can do.
+    def close_served(self, served: Mapping[str, int], elapsed_ns: int, *, saturated: bool = False) -> Handout:
+        """Close an interval of which only the served I/O is known.
 
-        In this interval or in the one before: kernels let I/O go in slices as long as an
-        interval, so a backlogged tenant may show nothing in one and twice its tokens in another."""
+        What a tenant wants is estimated (`served.ServedDemand`), and tokens beyond its own part that it
+        left unused are put back on the records: nobody owes for what it never had of use. Who wants
+        less than its own part is held to that part, not to what it wants: its tokens are lent, but
+        had it to stay within what it used before, nobody would see that it wants more. When it does,
+        the target is given more than its capacity for the intervals that it takes to see it."""
         whole = max(1, self.capacity.per(self.interval_ns))
-        demand: dict[str, int] = dict(served)
-        full: set[str] = set()
-        for tenant, line in self.handout.lines.items():
-            used = served.get(tenant, 0)
-            if not isinstance(used, int) or isinstance(used, bool) or used < 0:
-                continue
-            if is_full(line, used, elapsed_ns):
-                full.add(tenant)
-            if tenant in full or tenant in self._full:
-                demand[tenant] = max(used, whole)
+        sound = {name: n for name, n in served.items() if _is_count(n)}
+        demand: dict[str, Any] = dict(served)
+        demand |= self._wants.add(sound, self.handout.lines, self.interval_ns, elapsed_ns, whole)
+        self._put_back(self._wants.unused(self.handout, saturated=saturated))
         handout = self.close(demand)
-        self._full = full
-        return handout
+        lines = {
+            name: line if self._wants.is_full(name) or line.initial <= line.final else self._widen(line)
+            for name, line in handout.lines.items()
+        }
+        self.handout = replace(handout, lines=lines)
+        return self.handout
+
+    def is_backlogged(self) -> bool:
+        """Whether a tenant used all it was let have, of those of which only served I/O is known."""
+        return any(map(self._wants.is_full, self.handout.lines))
+
+    def _widen(self, line: Line) -> Line:
+        return replace(line, rate=max(1, line.initial * SECOND_NS // self.interval_ns))
+
+    def _put_back(self, unused: Mapping[str, int]) -> None:
+        """Undo what the last interval moved between the records, as far as it was of no use."""
+        slots = self._slots
+        gave = {
+            name: line.initial - line.final
+            for name, line in self.handout.lines.items()
+            if line.final < line.initial and name in slots
+        }
+        unused = {name: tokens for name, tokens in unused.items() if name in slots}
+        total = sum(unused.values())
+        if not total or total > sum(gave.values()):
+            return  # or one of them has left, and was settled with all that it had
+        for name, tokens in unused.items():
+            self._record[slots[name]] += tokens
+        index = np.array([slots[name] for name in gave], np.intp)
+        self._record[index] -= portion(np.array(list(gave.values()), np.int64), total)
 
     def close(self, demand: Mapping[str, int]) -> Handout:
         """Close an interval, in which each tenant wanted so many tokens, and hand out the next
@@ -260,7 +287,7 @@ class TargetBook:
         slots: list[int] = []
         wanted: list[int] = []
         for tenant, tokens in demand.items():
-            if not isinstance(tokens, int) or isinstance(tokens, bool) or tokens < 0:
+            if not _is_count(tokens):
                 problems.append(
                     f"tenant {tenant!r}: {tokens!r} is no demand; it is left out of this interval"
                 )
@@ -375,3 +402,7 @@ class TargetBook:
         slot = self._enter(name)
         self._terms = terms
         return slot
+
+
+def _is_count(tokens: Any) -> bool:
+    return isinstance(tokens, int) and not isinstance(tokens, bool) and tokens >= 0

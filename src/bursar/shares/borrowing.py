@@ -277,17 +277,17 @@ def settle(record: Tokens, leaving: int) -> Tokens:
     if leaving == 0:
         return record
     side = np.where(record < 0, -record, 0) if leaving > 0 else np.where(record > 0, record, 0)
-    lost = _portion(side, abs(leaving))
+    lost = portion(side, abs(leaving))
     return record + lost if leaving > 0 else record - lost
 
 
 def decay(record: Tokens, amount: int) -> Tokens:
     """Forget `amount` tokens of what is owed, and as many of what is due: the sum stays zero."""
     lent, borrowed = np.maximum(0, record), np.maximum(0, -record)
-    return record - _portion(lent, amount) + _portion(borrowed, amount)
+    return record - portion(lent, amount) + portion(borrowed, amount)
 
 
-def _portion(side: Tokens, amount: int) -> Tokens:
+def portion(side: Tokens, amount: int) -> Tokens:
     """`amount` tokens off one side of the records, in proportion to each."""
     total = int(side.sum())
     assert amount <= total, "records sum to zero, so each side covers what leaves the other"

@@ -7,8 +7,6 @@ from dataclasses import dataclass, field
 
 import msgspec
 
-from bursar.world import SECOND_NS
-
 BACKLOGGED_PART = 0.95
 """A tenant that used this part of its tokens is taken to want more."""
 
@@ -23,7 +21,8 @@ class TenantTerms(msgspec.Struct, frozen=True):
 
 @dataclass(frozen=True, slots=True)
 class Line:
-    """One tenant's part of a handout, in tokens; `rate` is a second's."""
+    """One tenant's part of a handout, in tokens. `rate` is what a second of it is held to: the final
+    tokens', or the initial ones' of a tenant whose demand is but estimated and lower (`close_served`)."""
 
     demand: int
     initial: int
@@ -32,11 +31,6 @@ class Line:
     record: int
     rate: int
     weight: int
-
-
-def is_full(line: Line, used: int, elapsed_ns: int) -> bool:
-    """Whether a tenant used nearly all it was given for `elapsed_ns`."""
-    return used > 0 and used >= BACKLOGGED_PART * (line.rate * elapsed_ns // SECOND_NS)
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,7 +17,7 @@ from bursar.errors import BursarError, CrashedError
 from bursar.shares.book import TargetBook
 from bursar.shares.capacity import CapacityProbe
 from bursar.shares.filter import Filter
-from bursar.shares.handout import Handout, is_full
+from bursar.shares.handout import Handout
 from bursar.shares.queues import Usage
 from bursar.shares.rules import Rule
 from bursar.units import Rate
@@ -32,11 +32,13 @@ REWRITE_EVERY = 64
 class Seen:
     """One interval's statistics, tokens by tenant. `demand` where requests are seen as they
     arrive, `served` where only finished I/O is; the other is None. `problems` are entries that
-    could not be read and were left out."""
+    could not be read and were left out; `saturated` says whether requests waited inside of the target,
+    past all rules, where that is known."""
 
     demand: Mapping[str, int] | None = None
     served: Mapping[str, int] | None = None
     problems: tuple[str, ...] = ()
+    saturated: bool | None = None
 
 
 class Enforcer(Protocol):
@@ -145,11 +147,11 @@ class Target:
         elapsed_ns, self._closed_at = now - self._closed_at, now
         for problem in seen.problems:
             self._note(problem)
-        self._learn_capacity(seen, elapsed_ns)
         if seen.demand is not None:
             handout = self.book.close(seen.demand)
         else:
-            handout = self.book.close_served(seen.served or {}, elapsed_ns)
+            handout = self.book.close_served(seen.served or {}, elapsed_ns, saturated=bool(seen.saturated))
+            self._learn_capacity(seen, elapsed_ns)
         for problem in handout.problems:
             self._note(problem)
         self.progress.intervals += 1
@@ -166,11 +168,13 @@ class Target:
     def _learn_capacity(self, seen: Seen, elapsed_ns: int) -> None:
         if self._probe is None or not seen.served:
             return
-        lines = self.book.handout.lines
-        backlogged = any(
-            is_full(line, seen.served.get(tenant, 0), elapsed_ns) for tenant, line in lines.items()
+        self._probe.add(
+            sum(seen.served.values()),
+            elapsed_ns,
+            backlogged=self.book.is_backlogged(),
+            contended=len(self.book.handout.lines) > 1,
+            saturated=seen.saturated,
         )
-        self._probe.add(sum(seen.served.values()), elapsed_ns, backlogged=backlogged)
         self.book.set_capacity(Rate.of(self._probe.rate, self.book.capacity.unit))
 
     def _note(self, problem: str) -> None:

@@ -65,6 +65,7 @@ EXPERIMENTS = {
     "shares-recompensation": "bursar_lab.experiments.shares:recompensation",
     "shares-overhead": "bursar_lab.benchmarks.shares:overhead",
     "shares-frequency": "bursar_lab.experiments.shares:frequency",
+    "shares-lending": "bursar_lab.experiments.shares:lending",
     "shares-blkio": "bursar_lab.experiments.shares:blkio",
 }
 """Name -> "module:function", called as function(out: Path, quick: bool) -> dict (see `findings`).

@@ -68,10 +68,10 @@ async def make_target(config: Config, world: World) -> Target:
     terms = {name: TenantTerms(g.weight, g.borrow, g.lend) for name, g in config.tenants.items()}
     capacity = Rate.of(config.capacity_bytes or START_BYTES, "bytes")
     book = TargetBook(terms, capacity, config.interval_ms * MILLISECOND_NS)
-    probe = None if config.capacity_bytes else CapacityProbe(START_BYTES)
+    probe = CapacityProbe(START_BYTES, config.capacity_bytes)
     if controller.version == 1:
         print(V1_WARNING, flush=True)
-    said = "estimated" if probe else f"{write_size(config.capacity_bytes or 0)}/s"
+    said = "estimated" if config.capacity_bytes is None else f"{write_size(config.capacity_bytes)}/s"
     print(f"ready: device {device}, capacity {said}, {len(groups)} groups", flush=True)
     return Target(world, device, book, enforcer, probe=probe)
 

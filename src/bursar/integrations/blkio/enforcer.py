@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import time
+from collections.abc import Callable, Mapping
 
 from bursar.errors import BursarError
-from bursar.integrations.blkio.groups import Bytes, Controller, GroupMissingError
+from bursar.integrations.blkio.groups import Bytes, Controller, GroupMissingError, read_queue
 from bursar.integrations.blkio.guard import Guard
 from bursar.shares.handout import Handout
 from bursar.shares.target import Seen
@@ -21,6 +22,11 @@ FLOOR_BYTES = 1024 * 1024
 """The lowest limit, bytes a second. Only served I/O is seen here: a tenant held back to nothing
 would look like one that wants nothing, and stay there."""
 
+BUSY_PART = 0.9
+WAITING_MIN = 2.0
+"""A device that had requests for this part of an interval, and so many at a time, is saturated: they wait
+inside of it, first come, first served, past any limit."""
+
 QUIET_INTERVALS = 10
 """A quiet tenant's limit stays for so long: it may only be between two of the kernel's slices."""
 
@@ -32,7 +38,12 @@ class GroupEnforcer:
     rate is divided as the tenant divided its I/O in the interval before."""
 
     def __init__(
-        self, controller: Controller, device: str, groups: Mapping[str, str], guard: Guard | None = None
+        self,
+        controller: Controller,
+        device: str,
+        groups: Mapping[str, str],
+        guard: Guard | None = None,
+        now_ns: Callable[[], int] = time.monotonic_ns,
     ) -> None:
         self._controller = controller
         self._device = device
@@ -42,6 +53,9 @@ class GroupEnforcer:
         self._read_part: dict[str, float] = {}
         self._limits: dict[str, tuple[int, int]] = {}
         self._quiet: dict[str, int] = {}
+        self._now_ns = now_ns
+        self._queue = read_queue(device)
+        self._queue_at = now_ns()
 
     async def collect(self) -> Seen:
         served: dict[str, int] = {}
@@ -54,7 +68,17 @@ class GroupEnforcer:
                 self._counts.pop(tenant, None)
                 self._limits.pop(tenant, None)
                 problems.append(f"tenant {tenant!r}: {error}")
-        return Seen(served=served, problems=tuple(problems))
+        return Seen(served=served, problems=tuple(problems), saturated=self._is_saturated())
+
+    def _is_saturated(self) -> bool | None:
+        before, began = self._queue, self._queue_at
+        now, self._queue_at = read_queue(self._device), self._now_ns()
+        self._queue = now
+        if now is None or before is None:
+            return None
+        elapsed_ms = max(1.0, (self._queue_at - began) / 1e6)
+        busy, waiting = now.busy_ms - before.busy_ms, now.waited_ms - before.waited_ms
+        return busy >= BUSY_PART * elapsed_ms and waiting >= WAITING_MIN * elapsed_ms
 
     def _collect_one(self, tenant: str, served: dict[str, int], problems: list[str]) -> None:
         now = self._controller.read(self._groups[tenant], self._device)

@@ -182,3 +182,20 @@ def _number_of(path: Path) -> str:
         raise UsageError(f"{path}: {error.strerror}; give a block device or a file on it") from error
     number = status.st_rdev if path.is_block_device() else status.st_dev
     return f"{os.major(number)}:{os.minor(number)}"
+
+
+@dataclass(frozen=True, slots=True)
+class Queue:
+    """A device's own counts: milliseconds in which it had requests, and those of all requests together."""
+
+    busy_ms: int
+    waited_ms: int
+
+
+def read_queue(device: str, root: Path = Path("/sys/dev/block")) -> Queue | None:
+    """None where the kernel keeps no such counts for the device."""
+    try:
+        fields = (root / device / "stat").read_text().split()
+        return Queue(int(fields[9]), int(fields[10]))
+    except (OSError, IndexError, ValueError):
+        return None

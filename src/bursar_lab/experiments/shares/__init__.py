@@ -6,6 +6,7 @@ and Static BW run beside bursar on the same load, simulated and on the real stor
 """
 
 from bursar_lab.experiments.shares.controller import blkio
+from bursar_lab.experiments.shares.lending import lending
 from bursar_lab.experiments.shares.timelines import allocation, frequency, recompensation, redistribution
 
-__all__ = ["allocation", "blkio", "frequency", "recompensation", "redistribution"]
+__all__ = ["allocation", "blkio", "frequency", "lending", "recompensation", "redistribution"]

@@ -67,24 +67,32 @@ def _remove_group(folder: Path) -> None:
     folder.rmdir()
 
 
-def start_fio(folder: Path, name: str, group: Path, seconds: float) -> subprocess.Popen[bytes]:
-    """Direct reads of one file, from within a cgroup."""
+def start_fio(
+    folder: Path, name: str, group: Path, seconds: float, *, depth: int = 16, rate: int | None = None
+) -> subprocess.Popen[bytes]:
+    """Direct reads of one file, from within a cgroup; `rate` bytes a second, or all it can get."""
     fio = shutil.which("fio")
     if fio is None:
         raise UsageError("fio is not installed; install it, or leave out this experiment")
     command = (
         f"echo $$ > {group}/cgroup.procs && exec {fio} --name={name} --filename={folder}/{name}.data "
-        f"--size={FILE_MIB}m --rw=read --direct=1 --bs=128k --iodepth=16 --ioengine=libaio "
-        f"--time_based --runtime={seconds:g} --output=/dev/null"
+        f"--size={FILE_MIB}m --rw=read --direct=1 --bs=128k --iodepth={depth} --ioengine=libaio "
+        f"{f'--rate={rate} ' if rate else ''}--time_based --runtime={seconds:g} --output=/dev/null"
     )
     return subprocess.Popen(["/bin/sh", "-c", command])
 
 
-def start_bursar(folder: Path, device: str, groups: dict[str, str]) -> subprocess.Popen[str]:
+def start_bursar(
+    folder: Path,
+    device: str,
+    groups: dict[str, str],
+    weights: dict[str, int] = WEIGHTS,
+    capacity_bytes: int | None = CAPACITY_BYTES,
+) -> subprocess.Popen[str]:
     config = {
         "device": device,
-        "tenants": {name: {"path": path, "weight": WEIGHTS[name]} for name, path in groups.items()},
-        "capacity_bytes": CAPACITY_BYTES,
+        "tenants": {name: {"path": path, "weight": weights[name]} for name, path in groups.items()},
+        "capacity_bytes": capacity_bytes,
         "interval_ms": INTERVAL_MS,
     }
     path = folder / "blkio.json"
@@ -126,12 +134,12 @@ def measure(quick: bool) -> dict[str, Any]:
         folder = Path(name)
         device = find_device(name)
         for tenant in WEIGHTS:
-            _write_file(folder / f"{tenant}.data")
+            write_file(folder / f"{tenant}.data")
         with make_groups(controller) as groups:
             return _measure(controller, folder, device, groups, together_s, alone_s)
 
 
-def _write_file(path: Path) -> None:
+def write_file(path: Path) -> None:
     with path.open("wb") as file:
         for _ in range(FILE_MIB):
             file.write(os.urandom(MIB))

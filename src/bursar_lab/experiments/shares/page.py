@@ -54,6 +54,12 @@ SECTIONS = {
         "Two groups of `fio --direct=1` on a real disk, weights 1:3, cgroup v1.",
         (),
     ),
+    "shares-lending": (
+        "The kernel's I/O controller: lending, and a capacity that was told too high",
+        "A greedy `fio --direct=1` beside one that reads at a steady rate, told 200 MiB/s; then two greedy "
+        "ones on a disk that was told to do far more than it can.",
+        (),
+    ),
 }
 
 
