@@ -58,7 +58,8 @@ class Reports:
     def find_not_ready(self) -> list[str]:
         """The resources for which an acquire would not be decided now."""
         if not self.is_up or self._host is None:
-            return list(self._policy.resources)
+            # Whoever has its policy from the store knows of no resource before it is up, and is not ready.
+            return list(self._policy.resources) or ["policy"]
         if not self._host.resources:
             return ["policy"]  # there is none in the store yet
         return [name for name, found in self._host.resources.items() if not found.decider.is_ready()]

@@ -17,8 +17,16 @@ from bursar_lab.storm.answers import DONE, Answer, describe_error, describe_gran
 from bursar_lab.storm.history import now_ns
 from bursar_lab.storm.operations import Operation
 
-SYNC_THREADS = 24
+AT_ONCE_MAX = 64
+"""What a client has on its way at a time."""
+
+SYNC_THREADS = AT_ONCE_MAX
+"""One each: what waits for a thread here was not asked yet, and would look like a late answer."""
+
 HTTP_SLACK_S = 2.0
+HTTP_CONNECT_S = 1.0
+"""Twice, for the connection and for TLS: then the next node is asked."""
+
 LOST = ("NoAnswerError", "UnreachableError", "RemoteError")
 
 
@@ -30,6 +38,10 @@ class Told:
     end: int
     answer: Answer
     value: Any = None
+    put: int | None = None
+    """Over HTTP: when the node that answered was turned to, after those that could not be reached."""
+    in_vain: int = 0
+    """How many those were."""
 
 
 class Caller(Protocol):
@@ -188,7 +200,7 @@ class HttpGrant:
     """What the HTTP API said of a grant, by the names that the others use."""
 
     body: dict[str, Any]
-    base: str
+    node: str
 
     def __getattr__(self, name: str) -> Any:
         return self.body.get(name)
@@ -203,11 +215,11 @@ class HttpGrant:
 
 
 class HttpCaller:
-    """`urls` are the bases of the nodes' APIs, the first that answers is asked."""
+    """`urls` are the bases of the nodes' APIs, by the nodes' names, the first that answers is asked."""
 
     via = "http"
 
-    def __init__(self, urls: list[str], token: str | None = None, tls: Any = None) -> None:
+    def __init__(self, urls: dict[str, str], token: str | None = None, tls: Any = None) -> None:
         import httpx
 
         headers = {} if token is None else {"Authorization": f"Bearer {token}"}
@@ -215,34 +227,38 @@ class HttpCaller:
         self._urls = urls
         self._client = httpx.AsyncClient(headers=headers, verify=verify, trust_env=False)
         self._errors = (httpx.HTTPError,)
+        self._timeout = httpx.Timeout
 
     async def open(self, timeout_s: float) -> Told:
         async def act() -> None:
-            await self._client.get(self._urls[0] + "/live", timeout=timeout_s)
+            await self._client.get(next(iter(self._urls.values())) + "/live", timeout=timeout_s)
 
         return await time_async(act)
 
-    async def _post(self, path: str, body: Any, wait_s: float = 0.0, at_base: str | None = None) -> Told:
+    async def _post(self, path: str, body: Any, wait_s: float = 0.0, at_node: str | None = None) -> Told:
         at = now_ns()
+        timeout = self._timeout(wait_s + HTTP_SLACK_S, connect=HTTP_CONNECT_S)
         why = ""
-        for base in [at_base] if at_base else self._urls:
+        for in_vain, node in enumerate([at_node] if at_node else self._urls):
+            put = now_ns()
             try:
-                answer = await self._client.post(base + path, json=body, timeout=wait_s + HTTP_SLACK_S)
+                answer = await self._client.post(self._urls[node] + path, json=body, timeout=timeout)
             except self._errors as error:
                 why = f"{type(error).__name__}: {error}"
                 if type(error).__name__ not in ("ConnectError", "ConnectTimeout"):
                     break  # it may have happened: asking another node would be a second acquisition
                 continue
             except asyncio.CancelledError as error:
-                return Told(at, now_ns(), describe_error(error))
+                return Told(at, now_ns(), describe_error(error), None, put, in_vain)
             end = now_ns()
             found = answer.json() if answer.content else {}
             if answer.status_code >= 400:
-                return Told(at, end, describe_problem(answer.status_code, found))
+                problem = describe_problem(answer.status_code, found)
+                return Told(at, end, {**problem, "node": node}, None, put, in_vain)
             if "amount" not in found:
-                return Told(at, end, DONE, found)
-            grant = HttpGrant(found, base)
-            return Told(at, end, describe_grant(grant), grant)
+                return Told(at, end, DONE, found, put, in_vain)
+            grant = HttpGrant(found, node)
+            return Told(at, end, {**describe_grant(grant), "node": node}, grant, put, in_vain)
         return Told(at, now_ns(), {"is": "unknown", "why": why, "lost": True})
 
     async def acquire(self, operation: Operation) -> Told:
@@ -257,12 +273,13 @@ class HttpCaller:
         return await self._post(f"/v1/resources/{operation['resource']}/grants", body, wait_s)
 
     async def settle(self, grant: HttpGrant, used: int) -> Told:
-        return await self._post(f"/v1/grants/{grant.body['id']}/settle", {"used": used}, 0.0, grant.base)
+        return await self._post(f"/v1/grants/{grant.body['id']}/settle", {"used": used}, 0.0, grant.node)
 
     async def release(self, grant: HttpGrant) -> Told:
         at = now_ns()
         try:
-            answer = await self._client.delete(f"{grant.base}/v1/grants/{grant.body['id']}", timeout=2.0)
+            url = f"{self._urls[grant.node]}/v1/grants/{grant.body['id']}"
+            answer = await self._client.delete(url, timeout=HTTP_SLACK_S)
         except self._errors as error:
             return Told(at, now_ns(), {"is": "unknown", "why": str(error), "lost": True})
         end = now_ns()

@@ -18,7 +18,7 @@ from typing import Any
 import msgspec
 
 from bursar_lab.storm.answers import DONE, describe_grant
-from bursar_lab.storm.callers import AsyncCaller, Caller, HttpCaller, SyncCaller, Told
+from bursar_lab.storm.callers import AT_ONCE_MAX, AsyncCaller, Caller, HttpCaller, SyncCaller, Told
 from bursar_lab.storm.guard_process import GuardLine
 from bursar_lab.storm.history import SECOND_NS, History, now_ns
 from bursar_lab.storm.operations import LATE_MS, Operation, draw_operations
@@ -27,7 +27,6 @@ from bursar_lab.storm.policies import RESOURCES, kinds_of
 OPEN_TIMEOUT_S = 5.0
 OPEN_AGAIN_S = 0.5
 OPEN_MAX = 40
-AT_ONCE_MAX = 64
 STEADY_WAIT_MS = 1000
 STEADY_STREAMS = {"rate": 8, "share": 6, "pool": 6}
 AFTER_FAILURE_S = 0.02
@@ -61,8 +60,8 @@ class Client:
 
             options |= {"tls": bursar.Tls(**spec["tls"]), "name": spec["certificate"]}
         if spec["via"] == "http":
-            urls = spec["http"] if number == 0 else spec["http"][1:] + spec["http"][:1]
-            return HttpCaller(urls, spec.get("secret"), options.get("tls"))
+            urls = list(zip(spec["nodes"], spec["http"], strict=True))
+            return HttpCaller(dict(urls[number:] + urls[:number]), spec.get("secret"), options.get("tls"))
         make = SyncCaller if spec["via"] == "sync" and number == 0 else AsyncCaller
         return make(spec["urls"][number], **options)
 
@@ -157,6 +156,8 @@ class Client:
                 asking.cancel()
         told = await asking
         fields["answer"] = told.answer
+        if told.put is not None:
+            fields |= {"put": told.put, "in_vain": told.in_vain}
         self.history.write(operation["do"], n=n, at=told.at, end=told.end, **fields)
         if operation["do"] == "acquire_all" and told.value is not None:
             self._write_parts(n, told, fields)

@@ -83,7 +83,12 @@ class Nemesis:
 
     def _up_again(self, slot: str) -> None:
         self._fleet.start(slot)
-        self._fleet.await_ready(slot)
+        self._await_ready(slot)
+
+    def _await_ready(self, slot: str) -> None:
+        if self._fleet.await_ready(slot):
+            says = read_last_words(self._fleet.nodes[slot])
+            self._history.write("note", at=now_ns(), what="not ready", node=slot, why=says)
 
     def _kill(self, item: Item) -> tuple[list[str], Heal]:
         (slot,) = item["targets"]
@@ -113,7 +118,7 @@ class Nemesis:
 
         def heal() -> None:
             self._fleet.drain(slot)
-            self._fleet.await_ready(slot)
+            self._await_ready(slot)
 
         return [slot], heal
 
@@ -123,22 +128,23 @@ class Nemesis:
         self._fleet.lose_state(slot)
 
         def heal() -> None:
+            self._fleet.kill(slot)  # whoever healed something else may have started it: it cannot be fenced
             self._fence(self._fleet.nodes[slot].name)
             self._up_again(slot)
 
         return [slot], heal
 
     def _torn(self, item: Item) -> tuple[list[str], Heal]:
-        """A torn end is nobody's promise: the node cuts it off, says so, and starts."""
+        """A torn end is nobody's promise: the node cuts it off and says so, whatever else may ail it."""
         (slot,) = item["targets"]
         self._fleet.kill(slot)
-        torn = self._fleet.tear(slot, random.Random(item["seed"]))
+        node = self._fleet.nodes[slot]
+        torn, since = self._fleet.tear(slot, random.Random(item["seed"])), node.logged
 
         def heal() -> None:
             self._up_again(slot)
-            said = self._fleet.nodes[slot].said()
-            named = not torn or b"journal.cut" in said
-            self._note_damage(slot, "torn", torn, named and self._fleet.nodes[slot].ready)
+            said = node.said(since)  # it may have been started several times since, and found it once
+            self._note_damage(slot, "torn", torn, b"journal.cut" in said)
 
         return [slot], heal
 

@@ -58,11 +58,15 @@ class Node:
     def running(self) -> bool:
         return self.process is not None and self.process.running
 
-    def said(self) -> bytes:
-        """What it logged since it was started last."""
+    def said(self, since: int | None = None) -> bytes:
+        """What it logged since it was started last, or from a place in its log on."""
         with self.log.open("rb") as file:
-            file.seek(self.heard)
+            file.seek(self.heard if since is None else since)
             return file.read()
+
+    @property
+    def logged(self) -> int:
+        return self.log.stat().st_size if self.log.exists() else 0
 
     @property
     def ready(self) -> bool:
@@ -94,7 +98,7 @@ class Fleet:
             if node.running:
                 return
             node.wanted = True
-            node.heard = node.log.stat().st_size if node.log.exists() else 0
+            node.heard = node.logged
             node.process = Process(self._command(node), node.log)
 
     def _command(self, node: Node) -> list[str]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from storm_tale import Tale, places
+from storm_tale import Tale, ns, places
 
 POLICY = """
 [resource.llm]
@@ -125,3 +125,68 @@ def test_connecting_again_and_again_is_no_operation() -> None:
     tale = Tale(POLICY)
     tale.write("c1", "connect", 1, 6, answer={"is": "error"})
     assert tale.check("answers") == []
+
+
+# -- over HTTP, where the node keeps the time and the client turns to the next node
+
+
+def test_another_node_in_the_place_of_one_had_no_processor() -> None:
+    tale = Tale(POLICY)
+    tale.ask(1, "llm", took=0.4, via="http", nodes=["b", "a"])
+    tale.starved(1, 1.4, "b-2", 0.3)
+    assert not tale.check("answers")
+
+
+def test_over_http_the_time_counts_from_the_node_that_answered() -> None:
+    tale = Tale(POLICY)
+    http = {"via": "http", "nodes": ["b", "a"], "in_vain": 1, "told": {"node": "a"}}
+    tale.ask(1, "llm", took=1.9, put=ns(2.7), **http)
+    assert not tale.check("answers")
+    tale.ask(5, "llm", took=1.9, put=ns(6.6), **http)
+    (breach,) = tale.check("answers")
+    assert places(breach) == ["c1:2"] and "took 300 ms, and may take 250 ms" in breach.sentence
+
+
+def test_over_http_failing_over_takes_two_seconds_a_node_at_most() -> None:
+    tale = Tale(POLICY)
+    http = {"via": "http", "nodes": ["b", "a"], "in_vain": 1, "told": {"node": "a"}}
+    tale.ask(1, "llm", took=2.3, put=ns(3.2), **http)
+    (breach,) = tale.check("answers")
+    assert "took 2300 ms, and may take 2250 ms" in breach.sentence
+
+
+@pytest.mark.parametrize(
+    ("fault", "targets"),
+    [
+        ("cut", ["b", "c1"]),
+        ("cut", ["c1", "a", "b"]),
+        ("one_way", ["b", "a", "c1"]),
+        ("loss", ["b"]),
+        ("delay", ["c1"]),
+    ],
+)
+def test_over_http_the_network_between_client_and_node_is_no_promise(fault: str, targets: list[str]) -> None:
+    tale = Tale(POLICY)
+    tale.fault(0.5, fault, *targets, until=1.5)
+    tale.ask(1, "llm", took=1.2, client="c1-2", via="http", nodes=["b"], put=ns(1), told={"node": "b"})
+    assert not tale.check("answers")
+    tale.ask(1, "llm", took=4.3, client="c1-2", via="http", nodes=["b"], put=ns(1), told={"node": "b"})
+    (breach,) = tale.check("answers")
+    assert "may take 4250 ms" in breach.sentence
+
+
+@pytest.mark.parametrize(
+    ("fault", "targets"), [("cut", ["b", "a"]), ("cut", ["a", "c1"]), ("loss", ["a"]), ("delay", ["c2"])]
+)
+def test_over_http_a_network_that_was_not_between_them_is_no_excuse(fault: str, targets: list[str]) -> None:
+    tale = Tale(POLICY)
+    tale.fault(0.5, fault, *targets, until=1.5)
+    tale.ask(1, "llm", took=0.4, via="http", nodes=["b", "a"], put=ns(1), told={"node": "b"})
+    assert len(tale.check("answers")) == 1
+
+
+def test_a_client_of_the_library_keeps_its_time_whatever_the_network_does() -> None:
+    tale = Tale(POLICY)
+    tale.fault(0.5, "cut", "a", "c1", until=1.5)
+    tale.ask(1, "llm", took=0.4, is_="unknown")
+    assert len(tale.check("answers")) == 1

@@ -214,3 +214,19 @@ def test_a_node_that_ended_in_the_middle_of_a_fault() -> None:
     tale.fault(50, "disk_full", "a", until=70)
     tale.write("run", "note", 60, what="exit", node="a", code=1)
     assert tale.check("liveness") == []
+
+
+def test_a_node_that_was_not_ready_though_nothing_else_ailed_it() -> None:
+    tale = Tale(POLICY)
+    tale.fault(50, "kill", "a", until=80)
+    tale.write("nemesis", "note", 79.9, what="not ready", node="a", why="bursar: no")
+    (breach,) = tale.check("liveness")
+    assert "a was not ready 20 s after it was started: bursar: no" in breach.sentence
+
+
+def test_a_node_that_was_not_ready_while_something_else_ailed_it() -> None:
+    tale = Tale(POLICY)
+    tale.fault(50, "kill", "a", until=80)
+    tale.fault(70, "engine_away", "zk-1", until=75)
+    tale.write("nemesis", "note", 79.9, what="not ready", node="a", why="bursar: no")
+    assert tale.check("liveness") == []

@@ -83,16 +83,22 @@ class History:
         """When a process was ready to run and had no processor, by its name."""
         waits: dict[str, list[tuple[int, int, int]]] = {}
         for line in self.others.get("starved", []):
-            waits.setdefault(line.who or "", []).append((line.at, line.done_at, line.ns or 0))
+            who = self._find_slot(line.who or "")
+            waits.setdefault(who, []).append((line.at, line.done_at, line.ns or 0))
         return {name: Waits(found) for name, found in waits.items()}
 
-    def still_ns(self, op: Line, until: int) -> int:
+    def _find_slot(self, who: str) -> str:
+        """Clients ask the node "b", whatever the name ("b-2") of the one that has its place now."""
+        slot = slot_of(who)
+        return slot if slot in self.nodes else who
+
+    def still_ns(self, op: Line, until: int, since: int | None = None) -> int:
         """How much of an operation the machine kept from going on: it stood, the client had no processor,
         or, over HTTP, where the node keeps the time, the node had none."""
         # Who stood with the machine had no processor either: that is one reason, not two.
-        own = max(self.stood.overlap(op.at, until), self._starved_ns(name_of(op), op.at, until))
-        nodes = op.nodes or () if op.via == "http" else ()
-        return own + max((self._starved_ns(node, op.at, until) for node in nodes), default=0)
+        at = op.at if since is None else since
+        own = max(self.stood.overlap(at, until), self._starved_ns(name_of(op), at, until))
+        return own + max((self._starved_ns(node, at, until) for node in keepers_of(op)), default=0)
 
     def _starved_ns(self, name: str, since: int, until: int) -> int:
         return self.starved[name].sum_within(since, until) if name in self.starved else 0
@@ -125,6 +131,19 @@ class History:
             if grant.answer.fallback is None and grant.resource in found:
                 found[grant.resource].append(grant)
         return found
+
+
+def slot_of(name: str) -> str:
+    """Of one that came back as another: "b" of "b-2"."""
+    slot, _, life = name.partition("-")
+    return slot if life.isdigit() else name
+
+
+def keepers_of(op: Line) -> list[str]:
+    """The nodes that keep an operation's time: over HTTP the one that answered, or any that was asked."""
+    if op.via != "http":
+        return []
+    return [op.answer.node] if op.answer is not None and op.answer.node else op.nodes or []
 
 
 def name_of(line: Line) -> str:

@@ -63,6 +63,10 @@ class Line(msgspec.Struct, gc=False):
     part_of: int | None = None
     """Of what was granted of one resource by an `acquire_all`: the number of that line."""
     via: str | None = None
+    put: int | None = None
+    """Over HTTP: when the node that answered was turned to."""
+    in_vain: int = 0
+    """Over HTTP: how many nodes were turned to before it."""
     nodes: list[str] | None = None
     resource: str | None = None
     tenant: str | None = None
@@ -92,8 +96,10 @@ class Line(msgspec.Struct, gc=False):
     ok: bool | None = None
     ready: bool | None = None
     what: str | None = None
-    """Of a note: "exit" (a node ended by itself), "hung" (a client did not end), "damage"."""
+    """Of a note: "exit" (a node ended by itself), "hung" (a client did not end), "damage",
+    "not ready" (a node that was started, for 20 s)."""
     noticed: bool | None = None
+    why: str | None = None
     scopes: list[dict[str, list[str]]] | None = None
     figures: dict[str, Any] | None = None
     # the nemesis'

@@ -3,15 +3,16 @@
 **The promise.** (1) When all is healed, every node that is up decides: a probe of each resource is
 granted or refused, and not `Unknown` or granted in place of bursar. (2) Nobody who asked is left without
 an answer past its `wait` and a quarter of a second. (3) A task that was submitted and not cancelled ends.
-(4) `/ready` says ready only where requests are decided. (5) A node does not end by itself, and one whose
-journal was spoilt says so when it starts.
+(4) `/ready` says ready only where requests are decided. (5) A node does not end by itself, is ready 20 s
+after it was started, and one whose journal was spoilt says so when it starts.
 
 **Left out.** (1) Probes within 30 s after the last heal, or while a fault is open. (2) Clients that were
 killed or paused, and requests whose time was not over when their client ended. A client's life ends with
 its line `stopped` or `close`, with its being killed, or, without either, with the last line of its file.
 (3) Tasks that nobody asked about a minute after they were submitted and all was healed. (4) Within 15 s
 after a fault began or was healed, and while the network is cut: a node may be ready for what it holds by
-itself. (5) Nodes that end within 30 s of a fault or a change.
+itself. (5) Nodes that end within 30 s of a fault or a change, and those not ready 20 s after they were
+started while there was another fault or a change.
 """
 
 from __future__ import annotations
@@ -32,6 +33,7 @@ HEALED_NS = 30 * SECOND_NS
 TASK_NS = 60 * SECOND_NS
 STEADY_NS = 15 * SECOND_NS
 BESIDE_NS = SECOND_NS
+READY_NS = 20 * SECOND_NS
 DECIDED = frozenset({"grant", "refused", "denied", "usage"})
 OVER = frozenset({"done", "failed", "cancelled", "ended"})
 
@@ -181,9 +183,20 @@ def _check_notes(history: History) -> Iterator[Breach]:
         if note.what == "damage" and note.noticed is False:
             sentence = f"{note.node} started with {note.fault} bytes in its journal, and did not name them"
             yield make_breach(PROMISE, note.at, sentence, [note])
+        elif note.what == "not ready" and _ailed_nothing_else(history, note):
+            sentence = f"{note.node} was not ready {READY_NS // SECOND_NS} s after it was started: {note.why}"
+            yield make_breach(PROMISE, note.at, sentence, [note])
         elif note.what == "not reached" and note.at > history.troubles.last_heal_at + HEALED_NS:
             sentence = f"{note.node} could not be reached, though everything was healed"
             yield make_breach(PROMISE, note.at, sentence, [note])
         elif note.what == "exit" and history.is_calm(note.at - HEALED_NS, note.at):
             sentence = f"{note.node} ended by itself, and nothing was amiss"
             yield make_breach(PROMISE, note.at, sentence, [note])
+
+
+def _ailed_nothing_else(history: History, note: Line) -> bool:
+    """Since it was started. What it was started after is open until it is ready."""
+    since = note.at - READY_NS
+    near = [trouble for trouble in history.troubles.all if trouble.at <= note.at and since <= trouble.until]
+    alone = len(near) == 1 and near[0].targets == [note.node]
+    return alone and not history.changing.touch(since, note.at)
