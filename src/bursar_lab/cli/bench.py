@@ -15,6 +15,7 @@ BENCHMARKS = {
     "asgi": "bursar_lab.benchmarks.asgi:run",
     "claims": "bursar_lab.benchmarks.claims:run",
     "claims-waiting": "bursar_lab.benchmarks.waiting:run",
+    "controller": "bursar_lab.benchmarks.controller:run",
     "envoy": "bursar_lab.benchmarks.envoy:run",
     "memcached-proxy": "bursar_lab.benchmarks.memcached_proxy:run",
     "metrics": "bursar_lab.benchmarks.metrics:run",
