@@ -11,7 +11,8 @@ need not wait for the next interval.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -21,11 +22,13 @@ from bursar.rates.allowances import UNLIMITED, Allowances, allocate_allowances
 from bursar.rates.capacity import AHEAD_NS, BEHIND_NS
 from bursar.rates.fronts import gather
 from bursar.rates.learnt import UNSEEN_RATE
+from bursar.rates.matrix import VALUE_MAX
 from bursar.rates.messages import UNBOUNDED
 from bursar.rates.views import Picture, ServerView, Targets
 from bursar.world import SECOND_NS
 
 Whole = npt.NDArray[np.int64]
+Real = npt.NDArray[np.float64]
 
 KEPT_FREE = (0.2, 0.1, 0.05, 0.02, 0.0)
 """The part of a period that reservations are not planned into: the first that lets all of them fit,
@@ -46,7 +49,6 @@ class Placement:
         self._given: dict[str, float | None] = {}
         self._learnt: dict[str, float] = {}
         self.set_capacities(capacities)
-        self.demand: Mapping[str, Mapping[str, int]] = {}
         self.shortfall: Mapping[str, int] = {}
 
     def set_capacities(self, capacities: Mapping[str, float | None]) -> None:
@@ -62,38 +64,26 @@ class Placement:
     def __call__(self, picture: Picture) -> Targets:
         if not picture.servers:
             return {}
-        tenants = list(picture.terms)
+        seen = _tabulate(picture)
         capacity = np.array([self._capacity_left(view, picture) for view in picture.servers], np.int64)
-        dispatched = _tabulate(tenants, picture, "dispatched")
-        served: Whole = dispatched.sum(axis=1)
-        reservation = np.array([picture.terms[tenant].reservation for tenant in tenants], np.int64)
-        left = _limit_left(tenants, picture, served)
-        demand = self._demand(tenants, picture, capacity, left)
-        wanted = np.maximum(reservation - served, 0)
+        dispatched = seen.table(seen.dispatched)
+        left = seen.find_left(dispatched.sum(axis=1))
+        demand = _estimate(seen, picture, capacity, left)
+        wanted = np.maximum(seen.reservation - dispatched.sum(axis=1), 0)
         placed = self._place(picture, demand, capacity, wanted, left)
-        self.shortfall = {t: int(n) for t, n in zip(tenants, placed.reserved.shortfall, strict=True) if n}
+        short = placed.reserved.shortfall
+        self.shortfall = {seen.tenants[row]: int(short[row]) for row in np.flatnonzero(short)}
         useful = np.where(placed.unlimited[:, None], 0, placed.allowance)
         spare = np.where(placed.unlimited, 0, left - useful.sum(axis=1))
         useful -= self._beyond_capacity(picture, useful, placed.priority, capacity)
-        useful += self._spread(tenants, picture, spare)
+        shares = self._find_shares(seen, picture)
+        useful += _spread(spare, shares)
         limited = np.where(placed.unlimited, 0, left)
-        fronts = np.where(placed.unlimited[:, None], 0, _tabulate(tenants, picture, "front"))
+        fronts = np.where(placed.unlimited[:, None], 0, seen.table(seen.front))
         priority: Whole = placed.priority.copy()
-        gather(useful, priority, fronts, _tabulate(tenants, picture, "front_ns"), limited)
-        pace = self._find_pace(tenants, picture, useful)
-        return _targets(tenants, picture, dispatched + priority, dispatched + useful, pace)
-
-    def _find_pace(self, tenants: Sequence[str], picture: Picture, left: Whole) -> Whole:
-        """Each server's share of a tenant's limit, as a pace: by the tokens that are left to be used
-        there, so that all of them can be used up by the end, and where there are none by capacity. The
-        shares add up to the limit at most; servers that are not seen keep theirs."""
-        limits = np.array([picture.terms[tenant].limit or 0 for tenant in tenants], np.int64)
-        held = [min(picture.held.get(tenant, 0), UNBOUNDED) for tenant in tenants]
-        total = left.sum(axis=1) + np.array(held, np.int64)
-        by_tokens = left * (limits / np.maximum(total, 1))[:, None]
-        shares = np.where(total[:, None] > 0, by_tokens, self._spread(tenants, picture, limits))
-        pace: Whole = np.maximum(shares, 1.0).astype(np.int64)
-        return pace
+        gather(useful, priority, fronts, seen.table(seen.front_ns), limited)
+        pace = _find_pace(seen, useful, shares)
+        return _targets(seen, picture, dispatched + priority, dispatched + useful, pace)
 
     def _place(
         self, picture: Picture, demand: Whole, capacity: Whole, wanted: Whole, left: Whole
@@ -126,78 +116,125 @@ class Placement:
             self._learnt[view.name] = view.report.capacity
         return int(self.capacity_rate(view.name) * picture.time_left_ns / 1e9)
 
-    def _demand(self, tenants: Sequence[str], picture: Picture, capacity: Whole, left: Whole) -> Whole:
-        """A tenant that waits at a server where nothing more arrives, while elsewhere it does, has turned to
-        those: what it left behind is what it still wants there. And nobody wants more than it may have:
-        else a queue of a few requests has next to nothing beside one that takes whatever there is."""
-        demand = np.zeros((len(tenants), len(picture.servers)), np.int64)
-        arrived: Whole = _tabulate(tenants, picture, "arrived").sum(axis=1)
-        position = {tenant: index for index, tenant in enumerate(tenants)}
-        for column, view in enumerate(picture.servers):
-            for row in view.rows.values():
-                if row.tenant in position:
-                    place = position[row.tenant]
-                    demand[place, column] = estimate_demand(
-                        row.pending,
-                        row.arrived,
-                        view.seen_ns,
-                        picture.time_left_ns,
-                        backlogged=row.backlogged and (row.arrived > 0 or not arrived[place]),
-                        capacity_left=min(int(capacity[column]), int(left[place])),
-                    )
-        names = [view.name for view in picture.servers]
-        self.demand = {
-            tenant: dict(zip(names, map(int, demand[row]), strict=True)) for row, tenant in enumerate(tenants)
-        }
-        return demand
-
-    def _spread(self, tenants: Sequence[str], picture: Picture, amounts: Whole) -> Whole:
-        """Amounts over each tenant's servers by capacity, by cumulative rounding: exact sums."""
+    def _find_shares(self, seen: Seen, picture: Picture) -> Real:
+        """Each tenant's servers by capacity: what part of its tokens the servers up to this one have."""
         rates = [max(self.capacity_rate(view.name), 1e-9) for view in picture.servers]
         names = [view.name for view in picture.servers]
-        weights = np.zeros((len(tenants), len(names)))
-        for row, tenant in enumerate(tenants):
-            where = picture.terms[tenant].servers
-            for column, name in enumerate(names):
-                weights[row, column] = rates[column] if where is None or name in where else 0.0
+        weights: Real = np.tile(np.array(rates, np.float64), (len(seen.tenants), 1))
+        for row, where in seen.bound.items():
+            weights[row] = [rate if name in where else 0.0 for name, rate in zip(names, rates, strict=True)]
         total = weights.sum(axis=1, keepdims=True)
-        share = np.divide(np.cumsum(weights, axis=1), total, out=np.zeros_like(weights), where=total > 0)
-        ends = np.floor(amounts[:, None] * share + 0.5).astype(np.int64)
-        spread: Whole = np.diff(ends, axis=1, prepend=0)
-        return spread
+        shares: Real = np.cumsum(weights, axis=1)
+        np.divide(shares, total, out=shares, where=total > 0)
+        return shares
 
 
-def _tabulate(tenants: Sequence[str], picture: Picture, column: str) -> Whole:
-    """What servers report, tenants x servers. Of what was dispatched in this period, a report from the
-    one before tells nothing."""
-    table = np.zeros((len(tenants), len(picture.servers)), np.int64)
+class Seen(NamedTuple):
+    """What a picture says, as columns: of each tenant; and of each cell, a tenant at a server (`tenant`,
+    `server`), where anything was seen of it.
+
+    bound   the servers of those tenants that may not use all
+    held    what each tenant may have at servers that are not in the picture
+    expected   the demand until the end of the period, of a tenant that is not backlogged
+    """
+
+    tenants: list[str]
+    limit: Whole
+    reservation: Whole
+    held: Whole
+    bound: Mapping[int, tuple[str, ...]]
+    servers: int
+    tenant: Whole
+    server: Whole
+    dispatched: Whole
+    arrived: Whole
+    expected: Whole
+    backlogged: Whole
+    front: Whole
+    front_ns: Whole
+
+    def table(self, column: Whole) -> Whole:
+        """Tenants x servers."""
+        table = np.zeros((len(self.tenants), self.servers), np.int64)
+        table[self.tenant, self.server] = column
+        return table
+
+    def find_left(self, served: Whole) -> Whole:
+        """What each tenant may still use."""
+        left = np.maximum(self.limit - served - np.minimum(self.held, self.limit), 0)
+        return np.where(self.limit == UNLIMITED, UNLIMITED, left)
+
+
+def _tabulate(picture: Picture) -> Seen:
+    """Of what was dispatched in this period, a report from the one before tells nothing."""
+    tenants = list(picture.terms)
+    terms = list(picture.terms.values())
     position = {tenant: index for index, tenant in enumerate(tenants)}
-    for place, view in enumerate(picture.servers):
-        present = view.report.period == picture.period or column != "dispatched"
-        for row in view.rows.values() if present else ():
-            if row.tenant in position:
-                table[position[row.tenant], place] = getattr(row, column)
-    return table
+    cells = np.concatenate(
+        [_list_cells(view, column, picture, position) for column, view in enumerate(picture.servers)]
+    )
+    return Seen(
+        tenants,
+        np.array([UNLIMITED if each.limit is None else each.limit for each in terms], np.int64),
+        np.array([each.reservation for each in terms], np.int64),
+        np.array([min(picture.held.get(tenant, 0), UNBOUNDED) for tenant in tenants], np.int64),
+        {row: each.servers for row, each in enumerate(terms) if each.servers is not None},
+        len(picture.servers),
+        *cells.T,
+    )
 
 
-def _limit_left(tenants: Sequence[str], picture: Picture, served: Whole) -> Whole:
-    left = []
-    for tenant, tokens in zip(tenants, served, strict=True):
-        limit = picture.terms[tenant].limit
-        taken = int(tokens) + picture.held.get(tenant, 0)
-        left.append(UNLIMITED if limit is None else max(0, limit - taken))
-    return np.array(left, np.int64)
+def _list_cells(view: ServerView, column: int, picture: Picture, position: Mapping[str, int]) -> Whole:
+    """In the order of `Seen`; of tenants of which nothing was seen there is none."""
+    present = view.report.period == picture.period
+    cells = [
+        (
+            *(position[row.tenant], column, row.dispatched * present, row.arrived),
+            min(estimate_demand(row.pending, row.arrived, view.seen_ns, picture.time_left_ns), VALUE_MAX),
+            *(row.backlogged, row.front, row.front_ns),
+        )
+        for row in view.rows.values()
+        if (row.pending or row.arrived or row.dispatched or row.front) and row.tenant in position
+    ]
+    return np.array(cells, np.int64).reshape(-1, 8)
 
 
-def _targets(
-    tenants: Sequence[str], picture: Picture, priority: Whole, allowance: Whole, pace: Whole
-) -> Targets:
-    targets: dict[str, dict[str, tuple[int, int, int]]] = {}
-    for column, view in enumerate(picture.servers):
-        targets[view.name] = {
-            tenant: (UNBOUNDED, int(priority[row, column]), 0)
-            if picture.terms[tenant].limit is None
-            else (int(allowance[row, column]), int(priority[row, column]), int(pace[row, column]))
-            for row, tenant in enumerate(tenants)
-        }
-    return targets
+def _estimate(seen: Seen, picture: Picture, capacity: Whole, left: Whole) -> Whole:
+    """The demand, tenants x servers. A tenant that waits at a server where nothing more arrives, while
+    elsewhere it does, has turned to those: what it left behind is what it still wants there. And nobody
+    wants more than it may have: else a queue of a few requests has next to nothing beside one that takes
+    whatever there is."""
+    arrived: Whole = seen.table(seen.arrived).sum(axis=1)
+    backlogged = (seen.backlogged > 0) & ((seen.arrived > 0) | (arrived[seen.tenant] == 0))
+    most = np.minimum(capacity[seen.server], left[seen.tenant])
+    return seen.table(np.where(backlogged, np.maximum(seen.expected, most), seen.expected))
+
+
+def _spread(amounts: Whole, shares: Real) -> Whole:
+    """Amounts over each tenant's servers, by cumulative rounding: exact sums."""
+    ends = np.floor(amounts[:, None] * shares + 0.5).astype(np.int64)
+    spread: Whole = np.diff(ends, axis=1, prepend=0)
+    return spread
+
+
+def _find_pace(seen: Seen, left: Whole, shares: Real) -> Whole:
+    """Each server's share of a tenant's limit, as a pace: by the tokens that are left to be used
+    there, so that all of them can be used up by the end, and where there are none by capacity. The
+    shares add up to the limit at most; servers that are not seen keep theirs."""
+    limits = np.where(seen.limit == UNLIMITED, 0, seen.limit)
+    total = left.sum(axis=1) + seen.held
+    pace = left * (limits / np.maximum(total, 1))[:, None]
+    unplaced = np.flatnonzero(total <= 0)
+    pace[unplaced] = _spread(limits[unplaced], shares[unplaced])
+    whole: Whole = np.maximum(pace, 1.0).astype(np.int64)
+    return whole
+
+
+def _targets(seen: Seen, picture: Picture, priority: Whole, allowance: Whole, pace: Whole) -> Targets:
+    unlimited = seen.limit == UNLIMITED
+    allowance[unlimited], pace[unlimited] = UNBOUNDED, 0
+    columns = (np.ascontiguousarray(table.T) for table in (allowance, priority, pace))
+    servers = zip(picture.servers, *(column.tolist() for column in columns), strict=True)
+    return {
+        view.name: dict(zip(seen.tenants, zip(*lists, strict=True), strict=True)) for view, *lists in servers
+    }
