@@ -9,7 +9,7 @@ node in the store, `State`: whoever changed it last leads, and nobody else can o
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass
 from itertools import islice
 
@@ -84,6 +84,11 @@ def _is_older(report: Report, view: ServerView) -> bool:
     if view.left and report.incarnation != view.incarnation:
         return False
     return (report.incarnation, report.sent_at) < (view.incarnation, view.report.sent_at)
+
+
+def _look_up(terms: Mapping[str, Terms], tenants: Iterable[str]) -> dict[str, Terms]:
+    """The terms of those that have any."""
+    return {tenant: found for tenant in tenants if (found := terms.get(tenant)) is not None}
 
 
 class ControllerBook:
@@ -640,9 +645,11 @@ class ControllerBook:
         here on until the period ends."""
         for view in self._listed(now):
             present = view.report.period == self.state.period
-            for tenant, row in view.rows.items():
-                if present or row.pending or row.arrived:
-                    self._active[tenant] = None
+            if present:
+                self._active |= dict.fromkeys(view.rows)
+            else:
+                asking = (tenant for tenant, row in view.rows.items() if row.pending or row.arrived)
+                self._active |= dict.fromkeys(asking)
 
     def picture(self, now: int) -> Picture:
         """What is known now, for a placement or for people."""
@@ -653,7 +660,7 @@ class ControllerBook:
             period_ns=self._period_ns,
             interval_ns=self.interval_ns,
             servers=servers,
-            terms={tenant: terms for tenant in self._active if (terms := self.terms.get(tenant)) is not None},
+            terms=_look_up(self.terms, self._active),
             period=self.state.period,
             held=self._held(servers),
         )
@@ -672,15 +679,19 @@ class ControllerBook:
         alive = [view for view in self._alive() if view.life in listed]
         return sorted(alive, key=lambda view: view.name)
 
-    def _grant(self, now: int, views: Iterable[ServerView], *, only_growth: bool = False) -> Effects:
+    def _grant(self, now: int, views: Collection[ServerView], *, only_growth: bool = False) -> Effects:
         """Send these servers their targets, as far as the bounds allow. Falls are sent at once. A
         rise that has no headroom yet waits for the next round, unless the tenant may lack it before
         then: that is owed, and follows once all have acknowledged."""
-        opened_with = self._opened_with
-        drafts = [Draft(view, self._targets.get(view.name, {}), self.terms, opened_with) for view in views]
+        # Looked up once: each is needed at every server.
+        targets = {view.name: self._targets.get(view.name, {}) for view in views}
+        named = dict.fromkeys(tenant for each in targets.values() for tenant in each)
+        limits = {tenant: terms.limit for tenant, terms in _look_up(self.terms, named).items()}
+        opened_with = _look_up(self._opened_with, named)
+        drafts = [Draft(view, targets[view.name], limits, opened_with) for view in views]
         rises = [(draft, tenant) for draft in drafts for tenant in draft.rises]
-        limits = {tenant: self.terms[tenant].limit for _, tenant in rises}
-        headroom = {t: self._headroom(t, limit) for t, limit in limits.items() if limit is not None}
+        rising = {tenant: limits[tenant] for _, tenant in rises}
+        headroom = {t: self._headroom(t, limit) for t, limit in rising.items() if limit is not None}
         self._owed = set()
         for draft, tenant in rises:  # first what is needed soon, everywhere
             needed = self._needed(now, draft, tenant)

@@ -65,6 +65,16 @@ class ServerView:
             bound = max(bound, held.count(tenant, terms))
         return bound
 
+    def count_all(self, tenants: Iterable[str], terms: Mapping[str, Terms]) -> list[int]:
+        """The bounds of many tenants."""
+        if self.unacknowledged:
+            return [self.count(tenant, terms.get(tenant)) for tenant in tenants]
+        held, find = self.acknowledged, self.acknowledged.rows.get
+        return [
+            held.count(tenant, terms.get(tenant)) if (row := find(tenant)) is None else row
+            for tenant in tenants
+        ]
+
     def sent(self, sequence: int, allowances: dict[str, int]) -> None:
         self.unacknowledged.append((sequence, Held(self.name, allowances, self.part)))
 
@@ -96,23 +106,23 @@ class Draft:
         self,
         view: ServerView,
         targets: Mapping[str, tuple[int, int, int]],
-        terms: Mapping[str, Terms],
+        limits: Mapping[str, int | None],
         opened_with: Mapping[str, Terms],
     ) -> None:
+        """`limits` of those that have any terms; nobody else has a row."""
         self.view = view
         self.targets = targets
         self.levels: dict[str, int] = {}
         self.rises: list[str] = []
         self.grew = False
-        for tenant, (wanted, _, _) in targets.items():
-            promise = terms.get(tenant)
-            if promise is None:
-                continue
-            bound = view.count(tenant, opened_with.get(tenant))
-            if wanted > bound and promise.limit is not None:
-                self.rises.append(tenant)
-                wanted = bound
-            self.levels[tenant] = wanted
+        for (tenant, (wanted, _, _)), bound in zip(
+            targets.items(), view.count_all(targets, opened_with), strict=True
+        ):
+            if tenant in limits:
+                rises = wanted > bound and limits[tenant] is not None
+                self.levels[tenant] = bound if rises else wanted
+                if rises:
+                    self.rises.append(tenant)
 
     def lift(self, tenant: str, level: int, headroom: int) -> int:
         """Raise an allowance to `level`, by `headroom` at most; by how much it was."""
