@@ -18,7 +18,7 @@ class Unguarded(FleetView):
     """Periods are opened under whatever terms the node happens to run."""
 
     def guards(self) -> Sequence[Check]:
-        return ()
+        return [Check(check.path) for check in super().guards()]
 
 
 class MintsUnderOtherTerms(ControllerBook):

@@ -28,7 +28,7 @@ EVERY_S = 5.17
 CALM_S = (5, 10)
 DOWN_NS = 1200 * MILLISECOND_NS
 SERVED_MIN = 0.95
-"""What a killed node still had of the period is lost with it: 2.5 % on average, if it is killed at any time."""
+"""What a killed node still had of the period is lost with it: 2.5 % on average."""
 
 POLICY = f"""
 [resource.cache]

@@ -57,6 +57,14 @@ async def test_it_is_ready_while_every_resource_would_decide(
     assert (await get(at, "/live"))[0] == 200
 
 
+async def test_it_is_not_ready_before_its_policy_came_from_the_store() -> None:
+    reports = Reports(Policy(resources={}, daemon=DaemonPolicy(http="127.0.0.1:0")))
+    at = await reports.listen()
+    assert at is not None
+    assert await get_json(at, "/ready") == (503, {"ready": False, "not_ready": ["policy"]})
+    await reports.close()
+
+
 async def test_it_lives_before_its_resources_are_open(
     make_policy: MakePolicy, monkeypatch: pytest.MonkeyPatch
 ) -> None:

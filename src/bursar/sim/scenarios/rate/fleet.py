@@ -2,8 +2,8 @@
 
 Nodes know the policy and each other through the store alone, as daemons do. What is checked: nobody
 passes the limit of the terms that a period was opened with; a period is opened with the terms that are in
-force in the store at that moment; whoever comes to lead has entered the fleet, and so knows whom it leads;
-and once all is quiet, every node serves.
+force in the store at that moment; whoever leads has entered the fleet in this life, and so knows whom it
+leads; and once all is quiet, every node serves.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ class FleetRateScenario(RateScenario):
         self._policies: dict[int, str] = {}
         self._state = State(0, "", 0, ())
         self._version = -1
-        self._led: set[int] = set()
+        self._entered: set[tuple[str, int]] = set()
         self._calm = False
         self._changes = random.Random()
         self.joins = self.leaves = 0
@@ -176,11 +176,13 @@ class FleetRateScenario(RateScenario):
         self._check_opening()
         for decider in self.deciders.values():
             book = decider.book
-            if book.leading and book.state.epoch not in self._led:
-                self._led.add(book.state.epoch)
-                nodes = decider.world.fleet.nodes()
-                name = decider.world.name
-                require(name in nodes, f"{name} leads a fleet that it has not entered")
+            name, life = decider.world.name, decider.world.incarnation
+            if name in decider.world.fleet.nodes():
+                self._entered.add((name, life))
+            require(
+                not book.leading or (name, life) in self._entered,
+                f"{name} leads a fleet that it has not entered",
+            )
             if book.leading and book.state.terms == book.digest:
                 self._terms.setdefault(book.state.period, book.terms)
         super().check()
