@@ -27,8 +27,8 @@ from bursar.runtime import client
 from bursar.runtime.loops import new_event_loop
 
 if TYPE_CHECKING:
-    from bursar.claims.app import Function
     from bursar.claims.requirements import Lookup
+    from bursar.runtime.functions import Function
 
 __all__ = ["Acquisition", "Bursar", "Grant", "GrantOfAll", "Resource", "connect"]
 

@@ -10,7 +10,6 @@ from typing import Any
 
 import pytest
 
-from bursar.claims.app import Functions
 from bursar.claims.fences import Guard, StaleFence
 from bursar.claims.layout import Layout
 from bursar.claims.model import State, Task
@@ -20,6 +19,7 @@ from bursar.claims.verbs import Tasks
 from bursar.errors import FormatError, Refused, UsageError
 from bursar.policy import ClaimPolicy, ClaimTenant
 from bursar.resource.door import Resource
+from bursar.runtime.functions import Functions
 from bursar.runtime.world import LiveWorld, open_world
 from bursar.world import SECOND_NS
 from bursar_lab.zookeeper_server import ZookeeperServers

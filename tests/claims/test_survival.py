@@ -12,12 +12,12 @@ from typing import Any
 import pytest
 from tests.claims.stage import Stage, play
 
-from bursar.claims.app import Functions
 from bursar.claims.courier import Instance, new_task
 from bursar.claims.model import RESULT_MAX_BYTES, Task
 from bursar.claims.requirements import parse
 from bursar.claims.tracker import Dispatch, InProcessTracker, Progress, Report
 from bursar.errors import Refused, UsageError
+from bursar.runtime.functions import Functions
 from bursar.runtime.work_thread import WorkThread
 from bursar.runtime.world import open_world
 

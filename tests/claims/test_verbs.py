@@ -11,7 +11,6 @@ from typing import Any
 import msgspec
 import pytest
 
-from bursar.claims.app import Functions
 from bursar.claims.resource import open_resource
 from bursar.claims.statistics import ClaimStatistics
 from bursar.claims.tracker import Dispatch, InProcessTracker
@@ -20,6 +19,7 @@ from bursar.policy import ClaimPolicy
 from bursar.resource.clients import Clients
 from bursar.resource.door import Resource
 from bursar.runtime.client import Bursar
+from bursar.runtime.functions import Functions
 from bursar.runtime.world import open_world
 
 numbers = itertools.count()

@@ -31,6 +31,7 @@ UNDRAWN = {
     "quota.without_bursar": "it has one value",
     "quota.mode": "each scenario is about one of them",
     "quota.window": "each scenario is about one of them",
+    "quota.zone": "virtual time runs for seconds: where days begin is checked by their dates",
     "claim.without_bursar": "it has one value",
 }
 """Keys that no scenario draws when it begins, and why."""

@@ -17,9 +17,9 @@ DRAIN_NS = 30 * SECOND_NS
 if TYPE_CHECKING:
     import asyncio
 
-    from bursar.claims.app import Functions
     from bursar.policy import Policy
     from bursar.runtime.client import Bursar
+    from bursar.runtime.functions import Functions
 
 
 def register(app: typer.Typer) -> None:

@@ -182,6 +182,7 @@ class ControllerCourier:
         self._barred: Sequence[Check] = ()
         self._standing: Task | None = None
         self._ended = asyncio.Event()
+        self._lost = asyncio.Event()
         self._alarm = Alarm(world, f"rate/{resource}/controller", book.wake_at, self._tick)
 
     def start(self) -> None:
@@ -189,6 +190,7 @@ class ControllerCourier:
         self._standing = self._world.spawn(self._stand(), f"rate/{self._resource}/election")
         self._world.spawn(self._commit_states(), f"rate/{self._resource}/commits")
         self._world.spawn(self._beat(), f"rate/{self._resource}/beats")
+        self._world.spawn(self._miss(), f"rate/{self._resource}/missing")
         self._world.network.observe(self._hear_connection)
         self._alarm.start()
 
@@ -253,16 +255,19 @@ class ControllerCourier:
 
     def _hear_connection(self, peer: str, connected: bool) -> None:
         if not connected and not self._book.leading and self._candidacy.lose(peer):
-            self._world.spawn(self._miss(), f"rate/{self._resource}/missing")
+            self._lost.set()
 
     async def _miss(self) -> None:
-        """The leader's connection is gone, and most likely the leader with it."""
-        await self._world.clock.sleep(LOST_NS)
-        if self._candidacy.miss():
-            self._tell(Missing(self._candidacy.epoch))
-            await self._world.clock.sleep(ANSWERS_NS)
-            if self._candidacy.should_lead(self._find_others()):
-                await self._unseat()
+        """Where the leader's connection is gone the leader most likely is, too."""
+        while True:
+            await self._lost.wait()
+            self._lost.clear()
+            await self._world.clock.sleep(LOST_NS)
+            if self._candidacy.miss():
+                self._tell(Missing(self._candidacy.epoch))
+                await self._world.clock.sleep(ANSWERS_NS)
+                if self._candidacy.should_lead(self._find_others()):
+                    await self._unseat()
 
     def _tell_leading(self) -> None:
         """Unless the store does not take what this leader has to write: then another may do better."""

@@ -230,7 +230,7 @@ class Clients:
             door.elsewhere = self.lots
             session.lots[number] = Out(door, ticket.tenant, granted)
         if number in session.returned or self._sessions.get(session.client) is not session:
-            await self._return(session, number, granted.amount)
+            await self._return(session, number, wire.UNDONE)
             self.lots.hear(session, wire.Told(0, number, 0, 0, granted.ahead))
         return self._given(granted)
 

@@ -31,8 +31,8 @@ from bursar.runtime.world import open_client_world
 from bursar.world import SECOND_NS, Clock
 
 if TYPE_CHECKING:
-    from bursar.claims.app import Function, Functions
     from bursar.claims.requirements import Lookup
+    from bursar.runtime.functions import Function, Functions
 
 SCHEME = "bursar://"
 PORT = 7070
@@ -141,7 +141,7 @@ class Bursar:
     def functions(self) -> Functions:
         """The tasks declared with `task`."""
         if self._functions is None:
-            from bursar.claims.app import Functions
+            from bursar.runtime.functions import Functions
 
             self._functions = Functions()
         return self._functions

@@ -42,6 +42,8 @@ RANGES: dict[str, tuple[Any, ...]] = {
     "hold_expiry": ("30s", "5min"),
     "window": ("none", "hour", "day"),
     "aging": ("2s", "1min"),
+    "attempts": (1, 2, 5),
+    "zone": ("UTC", "Europe/Berlin"),
 }
 NOT_FOR: dict[str, dict[str, tuple[Any, ...]]] = {
     "quota": {"without_bursar": ("refuse",)},
