@@ -14,8 +14,10 @@ from bursar.quotas import homes, keys
 from bursar.quotas.balances import Hold
 from bursar.quotas.keys import KEY_MEMORY_NS, Home, Keys
 from bursar.quotas.layout import HomeRecord, Layout, digest
+from bursar.resource import Ticket, wire
+from bursar.resource.clients import Clients
 from bursar.resource.grants import Grant
-from bursar.world import CHILDREN_MAX, MILLISECOND_NS
+from bursar.world import CHILDREN_MAX, MILLISECOND_NS, SECOND_NS
 
 MODES = pytest.mark.parametrize("mode", ["exact", "fast"])
 
@@ -64,6 +66,31 @@ async def test_who_gives_up_does_not_take_from_whoever_was_told_of_it_again(
     await end(again, 7)
     third = await acquire(one, "k")
     assert third.replayed and third.used == 7
+
+
+async def test_a_client_that_gives_up_as_its_answer_comes_does_not_take_from_who_was_told_of_it_again(
+    town: Town, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The answer is given, and before it is sent the client says that it waits no longer."""
+    llm = await town.open("a")
+    clients = Clients(town.worlds["a"], {"llm": llm})
+    for client in ("one", "two"):
+        await clients._answer(client, wire.Open())
+    take = wire.Take(1, "llm", "acme", 10, wait_ns=5 * SECOND_NS, key="k")
+    first, again = (asyncio.ensure_future(clients._answer(client, take)) for client in ("one", "two"))
+    given = Ticket.give
+
+    def give(ticket: Ticket, answer: Any) -> None:
+        given(ticket, answer)
+        if ticket.held_by == "one":
+            clients._sessions["one"].note_returned(1)
+
+    monkeypatch.setattr(Ticket, "give", give)
+    assert isinstance(await first, wire.Given)
+    told = await again
+    assert isinstance(told, wire.Given) and told.replayed and told.used is None
+    third = await acquire(llm, "k")
+    assert third.replayed and third.id == told.id
 
 
 @MODES
