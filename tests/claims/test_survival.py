@@ -181,7 +181,7 @@ async def test_whatever_work_in_a_thread_raises_reaches_who_waits_and_the_thread
         return b"done"
 
     with pytest.raises(
-        (Exception, asyncio.CancelledError), match=raised.__name__ if raised is SystemExit else ""
+        (Exception, asyncio.CancelledError), match=raised.__name__ if raised is SystemExit else None
     ):
         await thread.run(fail)
     assert await thread.run(succeed) == b"done"

@@ -11,6 +11,7 @@ import pytest
 
 from bursar.errors import Unknown
 from bursar.resource.asking import Asking
+from bursar.resource.decider import Decider
 from bursar.resource.tallies import TallyCounter
 from bursar.resource.tickets import Ticket
 from bursar.world import MILLISECOND_NS
@@ -42,6 +43,7 @@ def make_silent(patience_ns: int) -> Any:
     return SimpleNamespace(
         name="llm",
         kind="quota",
+        answer_ns=Decider.answer_ns,
         decide=lambda ticket: None,
         withdraw=lambda ticket: None,
         patience_ns=lambda ticket: patience_ns,

@@ -16,11 +16,7 @@ from bursar.resource.decider import Decider, Seen
 from bursar.resource.statistics import WaitCounter
 from bursar.resource.tallies import TallyCounter
 from bursar.resource.tickets import Answer, Granted, Ticket
-from bursar.world import MILLISECOND_NS, SECOND_NS, World
-
-ANSWER_NS = 200 * MILLISECOND_NS
-"""The longest that deciding may take beyond what the caller waits. A quarter of a second is promised: the
-rest is for the answer to reach whoever asked. (25 ms of it were too little for a busy node's HTTP.)"""
+from bursar.world import SECOND_NS, World
 
 
 class Asking:
@@ -90,7 +86,7 @@ class Asking:
 
     async def _wait(self, ticket: Ticket, asked_at: int) -> Answer:
         patience_ns = self._patience_ns(ticket)
-        waiting = (ticket, asked_at + ticket.wait_ns + ANSWER_NS)
+        waiting = (ticket, asked_at + ticket.wait_ns + self._decider.answer_ns)
         if patience_ns <= 0:
             self._expire(waiting)
             if ticket.answer is not None:
@@ -107,7 +103,8 @@ class Asking:
             deadline.done = True
 
     def _patience_ns(self, ticket: Ticket) -> int:
-        return max(ticket.wait_ns, min(self._decider.patience_ns(ticket), ticket.wait_ns + ANSWER_NS))
+        most_ns = ticket.wait_ns + self._decider.answer_ns
+        return max(ticket.wait_ns, min(self._decider.patience_ns(ticket), most_ns))
 
     def _expire(self, waiting: tuple[Ticket, int]) -> None:
         """Its time is up: it is refused, or its answer is on the way and may take a moment longer, until

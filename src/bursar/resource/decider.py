@@ -16,6 +16,7 @@ from bursar.errors import Refused, Unknown, UsageError
 from bursar.resource.lots import Issue
 from bursar.resource.strangers import Strangers
 from bursar.resource.tickets import Granted, Ticket
+from bursar.world import MILLISECOND_NS
 
 
 class Offers(msgspec.Struct, frozen=True, kw_only=True):
@@ -80,6 +81,10 @@ class Decider(Protocol):
     kind: str
     name: str
     offers: Offers
+    answer_ns: int = 200 * MILLISECOND_NS
+    """The longest that deciding may take beyond what the caller waits. A quarter of a second is promised: the
+    rest is for the answer to reach whoever asked. (25 ms of it were too little for a busy node's HTTP.)"""
+
     verbs: Mapping[str, Verb] = {}
     collect: Callable[[], None] = staticmethod(_nothing)
     """Set by the door. Called by the kind before it looks at demand: what was spent from lots here
