@@ -12,7 +12,7 @@ from typing import Any, Protocol
 
 import msgspec
 
-from bursar.errors import Refused, Unknown, UsageError
+from bursar.errors import DeniedError, Refused, Unknown, UsageError
 from bursar.resource.lots import Issue
 from bursar.resource.strangers import Strangers
 from bursar.resource.tickets import Granted, Ticket
@@ -130,7 +130,7 @@ class Decider(Protocol):
         pause of the kind's own, which no caller need know of. 0 where it is decided at once."""
         return 0
 
-    def withdraw(self, ticket: Ticket) -> Refused | Unknown | None:
+    def withdraw(self, ticket: Ticket) -> Refused | Unknown | DeniedError | None:
         """Nobody waits any more. Returns why it was not granted, if that is known now; then the
         ticket is forgotten and must not be answered. None: it is being decided elsewhere, and will be
         answered all the same (the door gives back what comes too late)."""

@@ -322,7 +322,7 @@ class FarDecider(Decider):
         finally:
             self._fetching.discard(tenant)
 
-    def withdraw(self, ticket: Ticket) -> Refused | Unknown | None:
+    def withdraw(self, ticket: Ticket) -> Refused | Unknown | DeniedError | None:
         asked: Asked | None = ticket.place
         if asked is None:
             return Unknown("nothing is here ahead of use yet")
@@ -330,7 +330,7 @@ class FarDecider(Decider):
             asked.task.cancel()
         ticket.place = None
         self._line.give_back(asked.peer, asked.number, wire.UNDONE)
-        return Unknown("the caller gave up")
+        return Unknown("the caller gave up") if self._line.denied is None else DeniedError(self._line.denied)
 
     # -- giving back
 
