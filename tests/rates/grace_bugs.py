@@ -63,7 +63,8 @@ class CountsNoneThatWasGiven(ControllerBook):
 
     def _begin_leading(self, now: int) -> Effects:
         effects = super()._begin_leading(now)
-        self._standing.open(self.state, inherited=False)
+        for life in tuple(self._standing.given):
+            self._standing.drop(life)
         return effects
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import TypeVar
 
 from bursar.book import Effects as ServerEffects
@@ -38,7 +38,12 @@ class TakesAnyGrant(ServerBook):
 class BoundsFallOnSending(ControllerBook):
     """Rule 2: the leader counts a smaller allowance as soon as it was sent."""
 
-    def _headroom(self, tenant: str, limit: int) -> int:
+    def _find_headroom(self, tenants: Collection[str]) -> dict[str, int]:
+        for tenant in tenants:
+            self._forget_unacknowledged(tenant)
+        return super()._find_headroom(tenants)
+
+    def _forget_unacknowledged(self, tenant: str) -> None:
         for view in self.views.values():
             sent = self._targets.get(view.name, {}).get(tenant, (0, 0))[0]
             bound = min(view.count(tenant, self._opened_with.get(tenant)), sent)
@@ -47,7 +52,6 @@ class BoundsFallOnSending(ControllerBook):
                 (number, Held(held.server, {**held.rows, tenant: bound}, held.part))
                 for number, held in view.unacknowledged
             ]
-        return super()._headroom(tenant, limit)
 
 
 class MintsAtOnce(ControllerBook):

@@ -24,9 +24,9 @@ class Unguarded(FleetView):
 class MintsUnderOtherTerms(ControllerBook):
     """A leader takes the limit of a period that another opened for its own."""
 
-    def _headroom(self, tenant: str, limit: int) -> int:
-        most = limit if self._complete else self._sum(self._movable, tenant)
-        return max(0, most - self._sum([*self.views.values(), *self.buried], tenant))
+    @property
+    def _mints(self) -> bool:
+        return self._complete
 
 
 class CountsNoParts(ControllerBook):

@@ -282,7 +282,7 @@ def lead_two(lives: tuple[int, ...], *, life: int = 2, tokens: int = 4, period: 
 
 
 def headroom(book: ControllerBook) -> int:
-    return book._headroom("a", LIMIT)
+    return book._find_headroom(["a"])["a"]
 
 
 def test_a_life_that_came_back_without_a_journal_leaves_its_bound_spent() -> None:

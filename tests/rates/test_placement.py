@@ -115,3 +115,20 @@ def test_a_tenant_without_a_limit_has_no_pace() -> None:
 def test_a_tenant_that_has_used_everything_keeps_a_pace_for_the_next_period() -> None:
     targets, _ = place({"a": Terms(0, 40)}, see("s1", "a", dispatched=20), see("s2", "a", dispatched=20))
     assert paces(targets, "a") == {"s1": 20, "s2": 20}
+
+
+def see_queue(server: str, front_ns: int, arrived: int = 0) -> ServerView:
+    view = see(server, "a")
+    view.rows["a"] = Row("a", 100, 100, 16, arrived, True, 1, front_ns)
+    return view
+
+
+def test_a_queue_that_is_kept_waiting_is_not_taken_for_one_that_was_left_behind() -> None:
+    """Callers that send one request after the other send nothing while they wait for tokens: a server that
+    had none left was given next to none again, for as long as the others had arrivals."""
+    interval_ns = SECOND_NS // 5
+    busy = [see_queue(f"s{k}", SECOND_NS // 100, arrived=50) for k in (1, 2, 3)]
+    kept_waiting, _ = place({"a": Terms(0, 800)}, see_queue("s0", interval_ns), *busy)
+    left_behind, _ = place({"a": Terms(0, 800)}, see_queue("s0", interval_ns // 2), *busy)
+    assert kept_waiting["s0"]["a"][0] >= 100 + 15, "practically all that waits"
+    assert left_behind["s0"]["a"][0] <= 100 + 8

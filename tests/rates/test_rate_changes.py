@@ -37,7 +37,7 @@ def test_every_key_changes_live_or_says_why_it_does_not() -> None:
     fields = set(RatePolicy.__struct_fields__) - {"name"}
     impossible = {field for kind, field in WHY_NOT if kind == "rate"}
     assert fields == set(LIVE["rate"]) | impossible
-    assert impossible == {"period_ns"}
+    assert impossible == {"period_ns", "zones"}
 
 
 def test_a_limit_holds_from_the_next_period_on() -> None:
@@ -123,6 +123,15 @@ def test_the_period_does_not_change() -> None:
         text = make_policy().replace('interval = "100ms"', 'period = "2s"')
         with pytest.raises(UsageError, match="period"):
             await door.reconfigure(read(text))
+
+    run(body)
+
+
+def test_zones_do_not_change_and_the_operator_is_told_why() -> None:
+    async def body(world: World) -> None:
+        door, _ = await open_rate(world, make_policy())
+        with pytest.raises(UsageError, match="each zone has its own part of every limit"):
+            await door.reconfigure(read(make_policy(servers='a = { capacity = "1k/s", zone = "eu" }')))
 
     run(body)
 

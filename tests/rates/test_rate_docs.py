@@ -16,7 +16,7 @@ PROGRAMS = re.findall(r"^```python\n(.*?)^```", PAGE, re.M | re.S)
 
 
 def test_every_policy_of_the_page_is_one() -> None:
-    assert len(POLICIES) == 2
+    assert len(POLICIES) == 3
     for text in POLICIES:
         assert parse(text).resource("cache").kind == "rate"
 

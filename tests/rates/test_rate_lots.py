@@ -66,6 +66,26 @@ class Holder:
             await self.world.clock.sleep(MILLISECOND_NS // 10)
 
 
+def test_there_are_no_lots_at_one_server_while_the_tenant_waits_at_another() -> None:
+    """They would be charged at the pace of the one and used together with what goes at the other."""
+
+    async def body(world: World) -> None:
+        _, rate = await open_rate(world, make_policy('a = "4000/s", b = "4000/s"'))
+        index = rate.servers["a"].book.index("acme")
+        if index is None:
+            ask(rate, ahead=0)
+            index = rate.servers["a"].book.index("acme")
+        assert index is not None
+        now, ticket = world.clock.now(), Ticket("acme", 1, ahead=AHEAD_MAX)
+        assert rate.servers["b"]._find_ahead(now, ticket, index) > 0
+        waiting = Ticket("acme", 300, wait_ns=SECOND_NS)
+        waiting.place = [rate.servers["a"]]
+        rate.servers["a"].queue(waiting)
+        assert rate.servers["b"]._find_ahead(now, ticket, index) == 0
+
+    run(body)
+
+
 def test_a_lot_is_charged_and_ends_with_its_period() -> None:
     async def body(world: World) -> None:
         _, rate = await open_rate(world, make_policy())
@@ -76,6 +96,17 @@ def test_a_lot_is_charged_and_ends_with_its_period() -> None:
         assert granted.period == server.book.period
         assert server.used(0) == 11
         assert (granted.limit, granted.remaining) == (400, 389)
+
+    run(body)
+
+
+def test_one_caller_keeps_nothing_of_a_small_limit_from_another() -> None:
+    """Of five, the workers of a service together get five, and not four because one has a token ahead."""
+
+    async def body(world: World) -> None:
+        _, rate = await open_rate(world, make_policy(limit=5))
+        for number in range(5):
+            assert ask(rate, held_by="pq"[number % 2]).ahead == 0
 
     run(body)
 

@@ -95,6 +95,21 @@ def test_five_a_minute_is_five_at_once_and_then_one_every_twelve_seconds() -> No
     run(body, seconds=200)
 
 
+def test_five_that_were_used_at_once_come_one_by_one_in_the_next_minute_to_those_who_waited() -> None:
+    async def body(world: World) -> None:
+        options = 'period = "1min"\ninterval = "1s"'
+        door, rate = await open_rate(world, make_policy('limit = "5/min"', options=options))
+        await door.acquire("acme")  # the first of a long period waits for the disk
+        assert [door.try_acquire("acme") is not None for _ in range(5)] == [True] * 4 + [False]
+        opens_at = rate.servers["a"].ends_at
+        acme = Callers(world, door, "acme", wait=120.0)
+        acme.start(3)
+        await world.clock.sleep(opens_at + 121 * SECOND_NS - world.clock.now())
+        assert [round((at - opens_at) / SECOND_NS) for at in acme.times[:10]] == list(range(0, 120, 12))
+
+    run(body, seconds=300)
+
+
 def test_a_burst_of_the_policy_is_what_goes_at_once() -> None:
     async def body(world: World) -> None:
         door, _ = await open_rate(world, make_policy('limit = "100/s", burst = 30'))

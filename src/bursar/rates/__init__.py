@@ -9,7 +9,7 @@ report what they see and the controller places what is left anew.
 
 **The parts.**
 
-- `allocation`, `allowances`, `kernels`: where the tokens go. Exact: as many reserved tokens can be
+- `bursar.allocation`: where the tokens go. Exact: as many reserved tokens can be
   consumed as a maximum flow would find, starting from the proportional split (algorithms 2 to 5).
   `reference` is the paper's algorithm as printed, for tests and measurements.
 - `scheduler`: whose request goes next (algorithm 1), in a few steps however many tenants there are.
@@ -20,6 +20,7 @@ report what they see and the controller places what is left anew.
 - `blocks`: what a server of a long period charges to its journal before it dispatches it.
 - `observation`, `placement`: what servers see, and what the controller makes of it (section III-D);
   `fronts`: room for whole requests.
+- `zones`, `zoning`: two levels of controllers, where servers are in zones.
 - `dispatcher`: the queues before a server, with its `capacity`, as given or `learnt`, and the requests
   in `service`; `choices`: which servers a request waits at; `charges`: what a grant took, so that it can
   be undone; `refusals`: why one does not go. `courier`: carries messages, elects a leader; `candidacy`: when
@@ -80,8 +81,9 @@ node's servers still had of the period is lost; that is the price of a kill.
 **Pacing** spreads a limit over the period, so that two periods back to back do not show twice the limit;
 the experiments run without it, as the paper did. A tenant is never further ahead of its pace than its
 burst. The clock of the pace starts when the period opens; who waits saves up the time (within the
-period), who idles does not; so no limit and no reservation is lost to it. With several servers each has
-a share of the pace, by the tokens that are left there, and of the burst in the same part; the shares that
+period), who idles does not; so no limit and no reservation is lost to it. Who used up a
+few tokens at once, and waited for the next period, has those of that one by one. With several servers each
+has a share of the pace, by the tokens that are left there, and of the burst in the same part; the shares that
 a controller sends in one round add up to the limit. They are not acknowledged before others rise, as
 allowances are: while tokens move, two servers may for the time of a message go at a pace that one of them
 has lost. No period's limit rests on it.

@@ -9,18 +9,20 @@ node in the store, `State`: whoever changed it last leads, and nobody else can o
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import islice
 
 import msgspec
+import numpy as np
+import numpy.typing as npt
 
 from bursar.book import Send
 from bursar.rates.interval import AdaptiveInterval
 from bursar.rates.messages import (
     NO_PART,
+    UNBOUNDED,
     Ack,
-    Allowance,
     Grant,
     Left,
     Life,
@@ -31,16 +33,34 @@ from bursar.rates.messages import (
     State,
     Wanted,
 )
-from bursar.rates.standing import Standing, number_parts
+from bursar.rates.standing import Standing
 from bursar.rates.terms import Terms
-from bursar.rates.views import NOTHING, Draft, Held, Picture, Place, ServerView, Targets
+from bursar.rates.views import (
+    NOTHING,
+    Above,
+    Columns,
+    Draft,
+    Held,
+    Picture,
+    Place,
+    ServerView,
+    Targets,
+    Whole,
+    add_up,
+    make_columns,
+    scale,
+)
 from bursar.world import MILLISECOND_NS, Message
 
 replace = msgspec.structs.replace
 
+Flags = npt.NDArray[np.bool_]
+
 PPM = 1_000_000
 
 ROUNDING_NS = 2
+
+NEVER_NS = 2**62
 
 HASTE = 2
 """How many times as fast as evenly a tenant may spend its tokens at a server and still be sure that
@@ -91,6 +111,10 @@ def _look_up(terms: Mapping[str, Terms], tenants: Iterable[str]) -> dict[str, Te
     return {tenant: found for tenant in tenants if (found := terms.get(tenant)) is not None}
 
 
+def _find_limited(targets: Columns, terms: Mapping[str, Terms]) -> Flags:
+    return np.array([terms[tenant].limit is not None for tenant in targets.tenants], np.bool_)
+
+
 class ControllerBook:
     """Places tokens on servers, and never more of them than there are.
 
@@ -134,8 +158,10 @@ class ControllerBook:
         drift_ppm: int,
         adaptive: bool = False,
         digest: str = "",
+        standing: Standing | None = None,
     ) -> None:
-        """`digest` names the terms."""
+        """`digest` names the terms. `above` is None, or what this controller has of limits and periods from
+        another that is above it (`zones`): then it opens no others."""
         self.name = name
         self.names = tuple(servers)
         self.terms = terms
@@ -153,7 +179,8 @@ class ControllerBook:
         self._sequence = 0
         self.find_short: Callable[[], Mapping[str, int]] = dict
         self._local: frozenset[str] = frozenset()
-        self._standing = Standing()
+        self._standing = standing or Standing()
+        self.above: Above | None = None
         self._alone: dict[Life, Held] = {}
         self._inherited = False
         self._began_at = 0
@@ -196,6 +223,26 @@ class ControllerBook:
             return []
         self.committing = state
         return [Commit(state)]
+
+    @property
+    def complete(self) -> bool:
+        """Whether all that may hold tokens of the period have said what."""
+        return self._complete
+
+    @property
+    def settled(self) -> bool:
+        """Whether what was placed is acknowledged, by all that are there."""
+        return self._place_at is None and not any(view.unacknowledged for view in self.views.values())
+
+    @property
+    def ends_at(self) -> int:
+        """When the tokens that are placed now end."""
+        return self._ends_at
+
+    def count_held(self, tenants: Iterable[str]) -> dict[str, int]:
+        """What all servers together may have of the period, by tenant, whoever they are."""
+        held = (*self.views.values(), *self.buried)
+        return {tenant: min(self._sum(held, tenant), UNBOUNDED) for tenant in tenants}
 
     @property
     def sent(self) -> int:
@@ -363,14 +410,36 @@ class ControllerBook:
             return self._poll(now, full=True) if now >= self._poll_at else []
         if self.committing is not None:
             return []
-        alone, period = self._standing.given, self.state.period + 1
+        if self.above is not None:
+            return self._open_below(now, self.above, lives)
+        # Some may have begun others alone, for as long as nobody led.
+        begun = max(view.report.period for view in self._alive())
+        period = max(self.state.period + 1, min(begun, self._standing.last))
+        alone = self._standing.find_given(period)
         if alone and self.state.terms != self.digest:
             # The next period is theirs alone, under terms that are not known here.
             if now < self._alone_over_at:
                 self._opens_at = min(self._opens_at, self._alone_over_at)
                 return self._poll(now, full=False) if now >= self._poll_at else []
-            alone, period = {}, period + 1
+            alone, period = {}, self._standing.last + 1
         return self._commit(self._make_opening(period, lives, alone))
+
+    def open_now(self) -> None:
+        """There is another period from above."""
+        self._opens_at = 0
+
+    def _open_below(self, now: int, above: Above, lives: tuple[Life, ...]) -> Effects:
+        """The period that there is from above, once its terms are known here; nobody begins one alone."""
+        if above.period <= self.state.period:
+            self._opens_at = NEVER_NS
+        known = [(self.terms, self.digest, self._drift_ppm), self._next_terms]
+        self._opening = next((each for each in known if each and each[1] == above.terms), self._opening)
+        if above.period <= self.state.period or self._opening[1] != above.terms:
+            return self._poll(now, full=False) if now >= self._poll_at else []
+        tied = tuple(name for name, _ in lives)
+        return self._commit(
+            State(self.state.epoch, self.name, above.period, lives, above.terms, standing=lives, tied=tied)
+        )
 
     def _make_opening(self, period: int, lives: tuple[Life, ...], alone: Mapping[Life, Part]) -> State:
         """Terms change where nobody can have begun the period; and if they should have changed and could
@@ -378,13 +447,15 @@ class ControllerBook:
         present = (self.terms, self.digest, self._drift_ppm)
         self._opening = present if alone else self._next_terms or present
         waiting = self._next_terms is not None and self._next_terms is not self._opening
+        # Whoever may begin further periods alone is counted in each of them.
+        still = self._standing.find_given(period + 1)
         return State(
             epoch=self.state.epoch,
             leader=self.name,
             period=period,
             servers=tuple(sorted({*lives, *alone})),
             terms=self._opening[1],
-            standing=() if waiting else lives,
+            standing=tuple(sorted({*(() if waiting else lives), *still})),
             tied=() if waiting else tuple(name for name, _ in lives if name in self._local),
         )
 
@@ -392,7 +463,7 @@ class ControllerBook:
         return min(self.interval_ns // 4, GATHER_NS)
 
     def _begin_period(self, now: int, before: State) -> Effects:
-        alone = dict(self._standing.given) if self.state.period == before.period + 1 else {}
+        alone = dict(self._standing.find_given(self.state.period))
         self._forget_period()
         self._complete = True
         self._set_times(now, bool(alone))
@@ -403,13 +474,22 @@ class ControllerBook:
         # Nothing counts of those that were not heard for a period: another node may have their servers now.
         since = now - self._period_ns - self.interval_ns
         self.views = {n: view for n, view in self.views.items() if not view.left and view.heard_at >= since}
-        parts = number_parts(before.standing if alone else self.state.standing)
+        parts = self._standing.number(before.standing if alone else self.state.standing)
         for view in self.views.values():
-            view.begin_period(parts.get(view.life, NO_PART), alone.pop(view.life, NO_PART))
+            part = parts.get(view.life, NO_PART)
+            part = part if self.above is None else self.above.nest(part)
+            view.begin_period(part, alone.pop(view.life, NO_PART))
         self._alone = {life: Held(life[0], {}, part) for life, part in alone.items()}
         self.buried += self._alone.values()
         self._standing.open(self.state, inherited=False)
         return self._place_tokens(now)
+
+    def place_anew(self, now: int) -> Effects:
+        """There is more or less from above to place, by what servers said last, and until another time."""
+        if not self.leading or self.above is None or self.above.period != self.state.period:
+            return []
+        self._ends_at = self.above.expires_at
+        return self._place_tokens(now) if self._place_at is None else []
 
     def _set_times(self, now: int, alone: bool) -> None:
         """A period that servers may have begun alone goes on as it was begun: when the one before was over.
@@ -420,6 +500,8 @@ class ControllerBook:
             if view.report.period == self.state.period
         ]
         ends_at = max(began, default=self._over_at + self._period_ns) if alone else now + self._period_ns
+        if self.above is not None:
+            ends_at = self.above.expires_at
         self._began_at, self._ends_at = now, max(now, ends_at)
         self._over_at, before = now + self._guarded(self._ends_at - now), self._alone_over_at
         if alone:
@@ -469,6 +551,8 @@ class ControllerBook:
                 self._bury(view)
             view = ServerView(report.server, report.incarnation, now, report.asked_at, report, {})
             self.views[report.server] = view
+        if report.period == self.state.period:
+            self._hear_former(report)
         view.report, view.heard_at = report, now
         view.asked_at = max(view.asked_at, report.asked_at)
         if report.rows is not None:
@@ -483,6 +567,13 @@ class ControllerBook:
         if not self._awaited and self._place_at is not None and now < self._opens_at:
             effects += self._end_round(now)
         return effects
+
+    def _hear_former(self, report: Report) -> None:
+        """What earlier lives may have begun of the period alone is in its rows, if it is anywhere."""
+        for incarnation in report.lives:
+            former = (report.server, incarnation)
+            self._forget_alone(former)
+            self._standing.succeed(former, report.period)
 
     def _end_lives(self, now: int, report: Report, view: ServerView | None) -> None:
         """Earlier lives of the server are over. If the period is not, they have not begun the next one. Of
@@ -505,7 +596,7 @@ class ControllerBook:
             if over_ns is not None or not self._standing.given:
                 left_ns = self._shrunk(self._shrunk(report.time_left_ns))
                 self._ends_at = min(self._over_at, max(self._ends_at, report.asked_at + left_ns))
-        elif report.period == self.state.period + 1 and over_ns is not None:
+        elif report.period > self.state.period and over_ns is not None:
             self._over_by(now)
             alone_ns = self._guarded(self._guarded(over_ns))
             self._alone_over_at = min(self._alone_over_at, now + alone_ns)
@@ -642,13 +733,15 @@ class ControllerBook:
 
     def _note_active(self, now: int) -> None:
         """Whoever asked for something, or has other than its part somewhere, is placed for by name from
-        here on until the period ends."""
+        here on until the period ends; and whoever is named from above."""
+        if self.above is not None:
+            self._active |= dict.fromkeys(self.above.find_named())
         for view in self._listed(now):
             present = view.report.period == self.state.period
             if present:
                 self._active |= dict.fromkeys(view.rows)
             else:
-                asking = (tenant for tenant, row in view.rows.items() if row.pending or row.arrived)
+                asking = (row.tenant for row in view.list_asking() if row.pending or row.arrived)
                 self._active |= dict.fromkeys(asking)
 
     def picture(self, now: int) -> Picture:
@@ -660,10 +753,15 @@ class ControllerBook:
             period_ns=self._period_ns,
             interval_ns=self.interval_ns,
             servers=servers,
-            terms=_look_up(self.terms, self._active),
+            terms=self._find_terms(self._active),
             period=self.state.period,
             held=self._held(servers),
         )
+
+    def _find_terms(self, tenants: Iterable[str]) -> dict[str, Terms]:
+        """What there is to place of those that have any terms."""
+        found = _look_up(self.terms, tenants)
+        return found if self.above is None else self.above.narrow(found)
 
     def _held(self, servers: Iterable[ServerView]) -> dict[str, int]:
         seen = {view.name for view in servers}
@@ -683,52 +781,99 @@ class ControllerBook:
         """Send these servers their targets, as far as the bounds allow. Falls are sent at once. A
         rise that has no headroom yet waits for the next round, unless the tenant may lack it before
         then: that is owed, and follows once all have acknowledged."""
-        # Looked up once: each is needed at every server.
-        targets = {view.name: self._targets.get(view.name, {}) for view in views}
-        named = dict.fromkeys(tenant for each in targets.values() for tenant in each)
-        limits = {tenant: terms.limit for tenant, terms in _look_up(self.terms, named).items()}
-        opened_with = _look_up(self._opened_with, named)
-        drafts = [Draft(view, targets[view.name], limits, opened_with) for view in views]
-        rises = [(draft, tenant) for draft in drafts for tenant in draft.rises]
-        rising = {tenant: limits[tenant] for _, tenant in rises}
-        headroom = {t: self._headroom(t, limit) for t, limit in rising.items() if limit is not None}
+        drafts = self._make_drafts(views)
+        lists = {id(draft.targets.tenants): draft.targets.tenants for draft in drafts if draft.rising.any()}
+        # One list of tenants for all of them, mostly: then they are asked about by that.
+        shared = next(iter(lists.values())) if len(lists) == 1 else None
+        names = list(dict.fromkeys(t for each in lists.values() for t in each)) if shared is None else shared
+        found, numbers = self._find_headroom(names), {tenant: number for number, tenant in enumerate(names)}
+        headroom = np.array([found.get(tenant, 0) for tenant in names], np.int64)
         self._owed = set()
-        for draft, tenant in rises:  # first what is needed soon, everywhere
-            needed = self._needed(now, draft, tenant)
-            headroom[tenant] -= draft.lift(tenant, needed, headroom[tenant])
-            if draft.levels[tenant] < needed:
+        rising = [draft for draft in drafts if draft.rising.any()]
+        for draft in rising:
+            draft.number(None if shared is not None else numbers)
+        for draft in rising:  # first what is needed soon, everywhere
+            places, needed = self._find_needed(now, draft, numbers if shared is not None else None)
+            draft.lift(places, needed, headroom)
+            if (draft.levels[places] < needed).any():
                 self._owed.add(draft.view.name)
-        for draft, tenant in rises:  # then what can wait
-            headroom[tenant] -= draft.lift(tenant, draft.targets[tenant][0], headroom[tenant])
-        return [
-            self._send(now, draft.view, draft.rows()) for draft in drafts if draft.grew or not only_growth
-        ]
+        for draft in rising:  # then what can wait
+            places = np.flatnonzero(draft.rising)
+            draft.lift(places, draft.targets.allowances[places], headroom)
+        return [self._send(now, draft) for draft in drafts if draft.grew or not only_growth]
 
-    def _needed(self, now: int, draft: Draft, tenant: str) -> int:
-        """The allowance that lasts until the next round even if it is spent `HASTE` times as fast as
-        evenly over the rest of the period, and covers the first request that waits; nothing where the
-        tenant sends nothing."""
-        row = draft.view.rows.get(tenant)
-        if row is None or not (row.pending or row.arrived):
-            return 0
-        wanted = draft.targets[tenant][0]
-        spent = row.dispatched if draft.view.report.period == self.state.period else 0
+    def _make_drafts(self, views: Collection[ServerView]) -> list[Draft]:
+        """Terms are looked up once: they are the same at every server. So is the list of tenants, mostly."""
+        targets = [make_columns(self._targets.get(view.name, {})) for view in views]
+        lists = {id(each.tenants): each.tenants for each in targets}
+        terms = self._find_terms(dict.fromkeys(tenant for names in lists.values() for tenant in names))
+        opened_with = _look_up(self._opened_with, terms)
+        limited: dict[int, Flags] = {}
+        drafts = []
+        for view, each in zip(views, targets, strict=True):
+            names = id(each.tenants)
+            if names not in limited and all(tenant in terms for tenant in each.tenants):
+                limited[names] = _find_limited(each, terms)
+            if names in limited:
+                drafts.append(Draft(view, each, limited[names], opened_with))
+            else:  # who has no terms has no row
+                kept = each.keep(terms)
+                drafts.append(Draft(view, kept, _find_limited(kept, terms), opened_with))
+        return drafts
+
+    def _find_needed(self, now: int, draft: Draft, position: Mapping[str, int] | None) -> tuple[Whole, Whole]:
+        """The allowances that last until the next round even if they are spent `HASTE` times as fast as
+        evenly over the rest of the period, and cover the first request that waits: of the tenants that rise
+        and send anything, by their places."""
+        view = draft.view
+        where = draft.targets.find_positions() if position is None else position
+        asking = [
+            (place, row)
+            for row in view.list_asking()
+            if (row.pending or row.arrived)
+            and (place := where.get(row.tenant)) is not None
+            and draft.rising[place]
+        ]
+        places = np.array([place for place, _ in asking], np.int64)
+        wanted, spent = draft.targets.allowances[places], np.zeros(len(asking), np.int64)
+        if view.report.period == self.state.period:
+            spent = np.array([row.dispatched for _, row in asking], np.int64)
         left_ns = max(1, self._ends_at - now)
         later_ns = max(0, left_ns - HASTE * self.interval_ns)
-        even = wanted - max(0, wanted - spent) * later_ns // left_ns
-        return max(even, min(wanted, spent + row.front))
+        even = wanted - scale(np.maximum(wanted - spent, 0), later_ns, left_ns)
+        fronts = np.array([row.front for _, row in asking], np.int64)
+        return places, np.maximum(even, np.minimum(wanted, spent + fronts))
 
-    def _headroom(self, tenant: str, limit: int) -> int:
-        mints = self._complete and self.state.terms == self.digest
-        most = limit if mints else min(limit, self._sum(self._movable, tenant))
-        return max(0, most - self._sum([*self.views.values(), *self.buried], tenant))
+    @property
+    def _mints(self) -> bool:
+        """Whether it makes tokens of the period, and does not only move those that there are."""
+        return self._complete and self.state.terms == self.digest
 
-    def _send(self, now: int, view: ServerView, rows: tuple[Allowance, ...]) -> Send:
+    def _find_headroom(self, tenants: Sequence[str]) -> dict[str, int]:
+        """How far the bounds of those that have a limit may rise, all servers together."""
+        terms = self._find_terms(tenants)
+        held = self._count_bounds(tenants)
+        headroom = {}
+        for tenant, bound in zip(tenants, held, strict=True):
+            found = terms.get(tenant)
+            if found is not None and found.limit is not None:
+                most = found.limit if self._mints else min(found.limit, self._sum(self._movable, tenant))
+                headroom[tenant] = max(0, most - bound)
+        return headroom
+
+    def _count_bounds(self, tenants: Sequence[str]) -> list[int]:
+        """What all servers together may have."""
+        terms = _look_up(self._opened_with, tenants)
+        columns = [each.count_all(tenants, terms) for each in (*self.views.values(), *self.buried)]
+        return add_up(columns, len(tenants))
+
+    def _send(self, now: int, draft: Draft) -> Send:
         self._sequence += 1
+        view, (rows, held) = draft.view, draft.finish()
         changing = self._next_terms is not None or self.state.terms != self.digest
         standing = NO_PART if changing else self._standing.find_part(view.life)
         self._standing.sent(view.life, self._sequence, standing)
-        view.sent(self._sequence, {row.tenant: row.allowance for row in rows})
+        view.sent(self._sequence, held)
         grant = Grant(
             epoch=self.state.epoch,
             sequence=self._sequence,

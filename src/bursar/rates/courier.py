@@ -66,7 +66,13 @@ def find_nodes(world: World) -> list[str]:
     return list(dict.fromkeys([world.name, *world.network.peers(), *world.fleet.nodes()]))
 
 
+FindNodes = Callable[[World], list[str]]
+
+
 def _nothing() -> None: ...
+
+
+def _hear_nothing(sender: str, message: Message) -> None: ...
 
 
 class ServerCourier:
@@ -82,6 +88,7 @@ class ServerCourier:
         asked: Callable[[], None] = _nothing,
         *,
         compact_bytes: int = COMPACT_BYTES,
+        find_nodes: FindNodes = find_nodes,
     ) -> None:
         self._world = world
         self._resource = resource
@@ -89,6 +96,7 @@ class ServerCourier:
         self._changed = changed
         self._asked = asked
         self._compact_bytes = compact_bytes
+        self._find_nodes = find_nodes
         self._is_known = False
         self._sync_wanted = asyncio.Event()
 
@@ -103,7 +111,7 @@ class ServerCourier:
         """The server goes: it dispatches nothing from here on, and everybody is told what it did."""
         self._is_known = True
         left = self._book.leave(self._world.clock.now())
-        for controller in find_nodes(self._world):
+        for controller in self._find_nodes(self._world):
             self._world.network.send(controller, controller_topic(self._resource), left)
         self._world.trace("rate.left", resource=self._resource, server=self._book.name)
 
@@ -144,7 +152,7 @@ class ServerCourier:
         far away."""
         pause_ns = ANNOUNCE_NS
         while not self._is_known:
-            for controller in find_nodes(self._world):
+            for controller in self._find_nodes(self._world):
                 message = Started(self._book.name)
                 self._world.network.send(controller, controller_topic(self._resource), message)
             await self._world.clock.sleep(pause_ns)
@@ -166,7 +174,13 @@ class ControllerCourier:
     server runs (a server that is not listed runs on the node of its own name), `interval_ns` how often
     a leader is heard."""
 
-    def __init__(self, world: World, resource: str, book: ControllerBook) -> None:
+    def __init__(
+        self, world: World, resource: str, book: ControllerBook, find_nodes: FindNodes = find_nodes
+    ) -> None:
+        """`heard` is told of every message before the book is, `performed` after the book did something."""
+        self._find_nodes = find_nodes
+        self.heard: Callable[[str, Message], None] = _hear_nothing
+        self.performed: Callable[[], None] = _nothing
         self._world = world
         self._resource = resource
         self._book = book
@@ -216,11 +230,13 @@ class ControllerCourier:
                     # The guards of this moment: the state was made by the terms that they stand for.
                     self._commits.put_nowait((state, self._version, self._world.fleet.guards()))
         self._alarm.set()
+        self.performed()
 
     async def _receive(self, sender: str, message: Message) -> None:
         if isinstance(message, Leading | Missing | Hearing):
             self._hear_candidate(sender, message)
             return
+        self.heard(sender, message)
         led = self._book.leading
         now = self._world.clock.now()
         effects = self._book.receive(now, sender, message)
@@ -239,7 +255,7 @@ class ControllerCourier:
 
     def _tell(self, message: Message) -> None:
         """Every other node: each may come to lead."""
-        for node in find_nodes(self._world):
+        for node in self._find_nodes(self._world):
             if node != self._world.name:
                 self._world.network.send(node, controller_topic(self._resource), message)
 
@@ -278,7 +294,7 @@ class ControllerCourier:
 
     def _find_others(self) -> list[str]:
         out = (self._world.name, self._candidacy.leader)
-        return [node for node in find_nodes(self._world) if node not in out]
+        return [node for node in self._find_nodes(self._world) if node not in out]
 
     def _hear_candidate(self, sender: str, message: Leading | Missing | Hearing) -> None:
         match message:

@@ -34,6 +34,10 @@ START_NS = SECOND_NS
 SOON_NS = 20 * MILLISECOND_NS
 """Whoever begins to ask here and does not go within that is told of at once, not with the next report."""
 
+AHEAD_SHARE = 8
+"""Tokens ahead are at most this part of what is left of the limit, as a quota's are: of a small limit
+none, or what one caller keeps would be refused to another."""
+
 PATIENCE_MAX_NS = 250 * MILLISECOND_NS
 
 
@@ -229,12 +233,17 @@ class Dispatcher:
         learnt = self.services.learnt
         if self._ahead is None or self.book.alone or (learnt is not None and not learnt.is_calm(now)):
             return 0
+        if any(server.count_waiting(index) for server in self.promises.servers):
+            return 0  # another of its requests has first claim, at whichever server it waits
         place_max = int(self.rate * PLACE_NS / SECOND_NS)
         burst = self.promises.burst(index, self.book.scheduler.read_pace(index))
         tenant_max = place_max if burst is None else burst
         room = self._ahead.room(now, ticket.tenant, self.book.name, tenant_max, place_max)
+        left = self.remaining(index)
+        if left is not None:
+            room = min(room, (left - ticket.amount) // AHEAD_SHARE)
         spare = self.capacity.find_spare(now)
-        return min(ticket.ahead, room) if spare is None else max(0, min(ticket.ahead, room, spare))
+        return max(0, min(ticket.ahead, room) if spare is None else min(ticket.ahead, room, spare))
 
     def _issue(self, ticket: Ticket, tokens: int) -> Issue:
         assert self._ahead is not None, "where no lots are handed out, nothing is charged ahead"
@@ -303,6 +312,10 @@ class Dispatcher:
         """Tokens that the tenant still has here in this period."""
         scheduler = self.book.scheduler
         return max(0, scheduler.read_allowance(index) - scheduler.read_dispatched(index))
+
+    def count_waiting(self, index: int) -> int:
+        """Requests of the tenant in the queue, by its number."""
+        return len(self._queues[index]) if index < len(self._queues) else 0
 
     def waiting(self, tenant: str) -> int:
         """Requests of the tenant in the queue."""

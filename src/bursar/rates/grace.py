@@ -16,7 +16,8 @@ period after its own tokens ended, on its own clock: by then the period is over 
 
 *Once.* The part is of the next period and of no further one. A server that nobody has spoken to for a
 whole period may be one that everybody else has written off, and to count its parts for ever would cost
-every tenant that much for ever. After that it does as `without_bursar` says.
+every tenant that much for ever. After that it does as `without_bursar` says. (A whole zone has its part of
+some more periods: `zones`.)
 
 *Given up* as soon as a controller asks for a later period than the server has: that period was opened by
 somebody, who takes the answer at its word.
@@ -38,9 +39,12 @@ class Grace:
     over_at   when every token of the present period has ended, wherever it is, by this server's clock
     """
 
-    def __init__(self, period_ns: int) -> None:
+    def __init__(self, period_ns: int, periods: int = 1) -> None:
+        """`periods`: how many in a row may be begun alone."""
         self.unheard = False
         self._period_ns = period_ns
+        self._periods = periods
+        self._left = 0
         self._part = NO_PART
         self._over_at: int | None = None
 
@@ -50,7 +54,7 @@ class Grace:
         over_at = now + grant.over_ns
         known = None if opens or self.unheard else self._over_at
         self._over_at = over_at if known is None else min(known, over_at)
-        self._part, self.unheard = part, False
+        self._part, self._left, self.unheard = part, self._periods, False
 
     def give_up(self) -> None:
         self._part = NO_PART
@@ -72,7 +76,9 @@ class Grace:
     def begin(self) -> Part:
         """The next period begins here, with this part of it."""
         assert self._over_at is not None, "it is due"
-        part, self._part = self._part, NO_PART
+        part, self._left = self._part, self._left - 1
+        if not self._left:
+            self._part = NO_PART
         self._over_at += self._period_ns
         self.unheard = True
         return part

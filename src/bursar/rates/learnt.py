@@ -99,8 +99,8 @@ FIRST_DIP_PART = 0.5
 """Of what keeps the server busy is in service in a dip, and in the first one, when little is known."""
 
 DIP_ROSE = 1.25
-"""A rate that many times as high as at the last dip is a reason for the next: with a hold that is too long,
-requests would queue at the server."""
+"""A rate that many times as high as at the last dip, or as it was since, is a reason for the next: with a
+hold that is too long, requests would queue at the server."""
 
 DIP_AGAIN = 0.85
 """If a dip finds the hold below this part of what it was, there was still a queue, and it goes on."""
@@ -389,6 +389,7 @@ class LearntCapacity:
             total_ns -= self._saturated.popleft()[1]
         if total_ns >= max(LOWER_NS, LOWER_HOLDS * self.hold_ns):
             self._found, self._was_saturated = _mean(self._saturated), True
+            self._dip_rate = min(self._dip_rate, self._found)
 
     def _begin_dip(self, now: int, part: float, level: float) -> None:
         self.limit = limit = max(1, int(level))
@@ -406,7 +407,8 @@ class LearntCapacity:
         if dip.is_over and dip.limit > 1 and self.hold_ns < DIP_AGAIN * before:
             self._begin_dip(now, dip.part, dip.part * dip.limit)
         elif self._was_saturated:
-            self._surge = self._found
+            # Not by the estimate, which lags behind a server that has just become faster.
+            self._surge = self._peak
         self._set_limit()
 
     def _end_surge(self, seen: Slice, elapsed_ns: int) -> None:

@@ -30,10 +30,12 @@ UNBOUNDED = 2**62
 
 class Part(msgspec.Struct, frozen=True, array_like=True):
     """Which part a server has of the limit of a tenant that nobody has asked for yet: number `place` of
-    `of` parts; of 0, none."""
+    `of` parts; of 0, none. With zones, of the part that its zone has: number `zone` of `zones`."""
 
     place: int
     of: int
+    zone: int = 0
+    zones: int = 0
 
 
 NO_PART = Part(0, 0)
@@ -51,7 +53,7 @@ class Poll(Message, frozen=True):
     period: int
 
 
-class Row(msgspec.Struct, frozen=True, array_like=True):
+class Row(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """A tenant at one server, in the present period.
 
     pending     tokens that its waiting requests need now
@@ -97,7 +99,7 @@ class Report(Message, frozen=True):
     over_ns: int | None = None
 
 
-class Allowance(msgspec.Struct, frozen=True, array_like=True):
+class Allowance(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """The most a tenant may dispatch at a server in a period, how much of that comes first, and the
     server's share of the tenant's pace, in tokens a period (0: it has none)."""
 

@@ -7,10 +7,17 @@ from collections.abc import Sequence
 from bursar.estimate import has_moved
 from bursar.rates.messages import Row
 from bursar.rates.scheduler import Whole
+from bursar.world import MILLISECOND_NS
 
 BACKLOGGED_EMPTY_PART = 0.1
 """A queue that was empty for no more than this part of the time counts as never empty: a tenant
 with a few requests outstanding has its queue emptied whenever several of them go at once."""
+
+
+QUIET_NS = 50 * MILLISECOND_NS
+"""Whoever asked for nothing since the last report, if that is so long ago, is said to begin to ask when it
+does again. (Reports of hurried rounds come sooner after one another: whoever was taken for quiet by these
+hurried the next round.)"""
 
 
 class Observation:
@@ -57,8 +64,9 @@ class Observation:
 
     def reset(self, now: int, pending: Sequence[int] | Whole) -> None:
         """Begin anew."""
+        long = now - self.since >= QUIET_NS
         for index in range(len(self.arrived)):
-            self.quiet[index] = not self.arrived[index]
+            self.quiet[index] = not self.arrived[index] and (long or self.quiet[index])
             self.arrived[index] = 0
             self._empty_ns[index] = 0
             self._empty_since[index] = None if pending[index] else now

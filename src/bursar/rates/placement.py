@@ -17,24 +17,32 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
+from bursar.allocation.allowances import UNLIMITED, Allowances, allocate_allowances
+from bursar.allocation.matrix import VALUE_MAX
 from bursar.estimate import estimate_demand
-from bursar.rates.allowances import UNLIMITED, Allowances, allocate_allowances
 from bursar.rates.capacity import AHEAD_NS, BEHIND_NS
 from bursar.rates.fronts import gather
 from bursar.rates.learnt import UNSEEN_RATE
-from bursar.rates.matrix import VALUE_MAX
 from bursar.rates.messages import UNBOUNDED
-from bursar.rates.views import Picture, ServerView, Targets
+from bursar.rates.terms import Terms
+from bursar.rates.views import Columns, Picture, ServerView, Targets
 from bursar.world import SECOND_NS
 
 Whole = npt.NDArray[np.int64]
 Real = npt.NDArray[np.float64]
+Flags = npt.NDArray[np.bool_]
 
 KEPT_FREE = (0.2, 0.1, 0.05, 0.02, 0.0)
 """The part of a period that reservations are not planned into: the first that lets all of them fit,
 else none. A reservation planned for the last moment of a full server is missed when demand moves
 late, or by the time between two periods, or when a busy machine wakes late; and the tenant may have
 no other server. Done early, there is time to make up for all that."""
+
+GROWTH = 4
+"""A queue that is never empty wants as much as its server can do, but no more than so many times what is seen
+of it: more than that is not sent in an interval. (Without this a tenant that has few requests at a second
+server, where its pace made four of them wait, had half of its tokens moved there, its pace with them, and got
+286 of a reservation of 300.) Whoever sends one request after the other is seen to want more each interval."""
 
 LATE_S = (BEHIND_NS + AHEAD_NS) / SECOND_NS
 """How much more than its capacity in the time that is left a server may still serve: what it is behind
@@ -48,6 +56,7 @@ class Placement:
         """`capacities` in tokens a second, None where the server finds out."""
         self._given: dict[str, float | None] = {}
         self._learnt: dict[str, float] = {}
+        self._tenants: list[str] = []
         self.set_capacities(capacities)
         self.shortfall: Mapping[str, int] = {}
 
@@ -64,7 +73,10 @@ class Placement:
     def __call__(self, picture: Picture) -> Targets:
         if not picture.servers:
             return {}
-        seen = _tabulate(picture)
+        # One list from round to round, for as long as it is of the same tenants: columns are known by it.
+        if self._tenants != (tenants := list(picture.terms)):
+            self._tenants = tenants
+        seen = _tabulate(picture, self._tenants)
         capacity = np.array([self._capacity_left(view, picture) for view in picture.servers], np.int64)
         dispatched = seen.table(seen.dispatched)
         left = seen.find_left(dispatched.sum(axis=1))
@@ -133,14 +145,17 @@ class Seen(NamedTuple):
     """What a picture says, as columns: of each tenant; and of each cell, a tenant at a server (`tenant`,
     `server`), where anything was seen of it.
 
+    pace    what each tenant goes through in a period at most, all servers together
     bound   the servers of those tenants that may not use all
     held    what each tenant may have at servers that are not in the picture
     expected   the demand until the end of the period, of a tenant that is not backlogged
+    stalled    nothing of its queue went for an interval
     """
 
     tenants: list[str]
     limit: Whole
     reservation: Whole
+    pace: Whole
     held: Whole
     bound: Mapping[int, tuple[str, ...]]
     servers: int
@@ -150,6 +165,7 @@ class Seen(NamedTuple):
     arrived: Whole
     expected: Whole
     backlogged: Whole
+    stalled: Whole
     front: Whole
     front_ns: Whole
 
@@ -165,9 +181,8 @@ class Seen(NamedTuple):
         return np.where(self.limit == UNLIMITED, UNLIMITED, left)
 
 
-def _tabulate(picture: Picture) -> Seen:
+def _tabulate(picture: Picture, tenants: list[str]) -> Seen:
     """Of what was dispatched in this period, a report from the one before tells nothing."""
-    tenants = list(picture.terms)
     terms = list(picture.terms.values())
     position = {tenant: index for index, tenant in enumerate(tenants)}
     cells = np.concatenate(
@@ -177,6 +192,7 @@ def _tabulate(picture: Picture) -> Seen:
         tenants,
         np.array([UNLIMITED if each.limit is None else each.limit for each in terms], np.int64),
         np.array([each.reservation for each in terms], np.int64),
+        np.array([_find_whole_pace(each) for each in terms], np.int64),
         np.array([min(picture.held.get(tenant, 0), UNBOUNDED) for tenant in tenants], np.int64),
         {row: each.servers for row, each in enumerate(terms) if each.servers is not None},
         len(picture.servers),
@@ -184,19 +200,40 @@ def _tabulate(picture: Picture) -> Seen:
     )
 
 
+def _find_whole_pace(terms: Terms) -> int:
+    return (terms.limit or 0) if terms.pace is None else terms.pace
+
+
 def _list_cells(view: ServerView, column: int, picture: Picture, position: Mapping[str, int]) -> Whole:
     """In the order of `Seen`; of tenants of which nothing was seen there is none."""
     present = view.report.period == picture.period
-    cells = [
-        (
-            *(position[row.tenant], column, row.dispatched * present, row.arrived),
-            min(estimate_demand(row.pending, row.arrived, view.seen_ns, picture.time_left_ns), VALUE_MAX),
-            *(row.backlogged, row.front, row.front_ns),
-        )
-        for row in view.rows.values()
-        if (row.pending or row.arrived or row.dispatched or row.front) and row.tenant in position
-    ]
-    return np.array(cells, np.int64).reshape(-1, 8)
+    rows = [row for row in view.list_asking() if row.tenant in position]
+    cells = np.empty((len(rows), 9), np.int64)
+    cells[:, 0] = [position[row.tenant] for row in rows]
+    cells[:, 1] = column
+    cells[:, 2] = [row.dispatched for row in rows] if present else 0
+    cells[:, 3] = [row.arrived for row in rows]
+    seen_ns, left_ns = view.seen_ns, picture.time_left_ns
+    pending = np.array([row.pending for row in rows], np.int64)
+    if int(cells[:, 3].max(initial=0)) <= (2**62 - seen_ns) // max(1, 2 * left_ns):
+        arriving = extrapolate_all(cells[:, 3], seen_ns, left_ns)
+        cells[:, 4] = np.minimum(pending + arriving, VALUE_MAX)
+    else:  # more than 64 bits hold
+        demands = (estimate_demand(row.pending, row.arrived, seen_ns, left_ns) for row in rows)
+        cells[:, 4] = [min(demand, VALUE_MAX) for demand in demands]
+    cells[:, 5] = [row.backlogged for row in rows]
+    cells[:, 6] = [row.front_ns >= picture.interval_ns for row in rows]
+    cells[:, 7] = [row.front for row in rows]
+    cells[:, 8] = [row.front_ns for row in rows]
+    return cells
+
+
+def extrapolate_all(counts: Whole, seen_ns: int, left_ns: int) -> Whole:
+    """`extrapolate`, of a column of small enough counts."""
+    if seen_ns <= 0 or left_ns <= 0:
+        return np.zeros_like(counts)
+    found: Whole = (2 * counts * left_ns + seen_ns) // (2 * seen_ns)
+    return found
 
 
 def _estimate(seen: Seen, picture: Picture, capacity: Whole, left: Whole) -> Whole:
@@ -205,9 +242,23 @@ def _estimate(seen: Seen, picture: Picture, capacity: Whole, left: Whole) -> Who
     wants more than it may have: else a queue of a few requests has next to nothing beside one that takes
     whatever there is."""
     arrived: Whole = seen.table(seen.arrived).sum(axis=1)
-    backlogged = (seen.backlogged > 0) & ((seen.arrived > 0) | (arrived[seen.tenant] == 0))
+    quiet = (seen.arrived == 0) & (arrived[seen.tenant] > 0)
     most = np.minimum(capacity[seen.server], left[seen.tenant])
-    return seen.table(np.where(backlogged, np.maximum(seen.expected, most), seen.expected))
+    backlogged = (seen.backlogged > 0) & ~quiet
+    hungry = np.maximum(seen.expected, np.minimum(most, GROWTH * seen.expected))
+    wanted = np.where(backlogged, hungry, seen.expected)
+    return seen.table(_raise_stalled(seen, wanted, most, left, quiet))
+
+
+def _raise_stalled(seen: Seen, wanted: Whole, most: Whole, left: Whole, quiet: Flags) -> Whole:
+    """Whoever sends a request only when the last one was answered sends none where none goes, whether it
+    turned away or not. So where nothing went for an interval, what waits there is to go: tokens are shared
+    out in the proportion of demands, and beside others that want all there are it would have next to none,
+    for as long as these others have arrivals."""
+    share = seen.table(wanted).sum(axis=1) / np.maximum(left, 1)
+    raised = np.minimum(most, wanted * np.maximum(share, 1.0)[seen.tenant])
+    found: Whole = np.where(quiet & (seen.stalled > 0), raised, wanted).astype(np.int64)
+    return np.maximum(found, wanted)
 
 
 def _spread(amounts: Whole, shares: Real) -> Whole:
@@ -221,7 +272,7 @@ def _find_pace(seen: Seen, left: Whole, shares: Real) -> Whole:
     """Each server's share of a tenant's limit, as a pace: by the tokens that are left to be used
     there, so that all of them can be used up by the end, and where there are none by capacity. The
     shares add up to the limit at most; servers that are not seen keep theirs."""
-    limits = np.where(seen.limit == UNLIMITED, 0, seen.limit)
+    limits = seen.pace
     total = left.sum(axis=1) + seen.held
     pace = left * (limits / np.maximum(total, 1))[:, None]
     unplaced = np.flatnonzero(total <= 0)
@@ -233,8 +284,8 @@ def _find_pace(seen: Seen, left: Whole, shares: Real) -> Whole:
 def _targets(seen: Seen, picture: Picture, priority: Whole, allowance: Whole, pace: Whole) -> Targets:
     unlimited = seen.limit == UNLIMITED
     allowance[unlimited], pace[unlimited] = UNBOUNDED, 0
-    columns = (np.ascontiguousarray(table.T) for table in (allowance, priority, pace))
-    servers = zip(picture.servers, *(column.tolist() for column in columns), strict=True)
+    columns = [np.ascontiguousarray(table.T) for table in (allowance, priority, pace)]
     return {
-        view.name: dict(zip(seen.tenants, zip(*lists, strict=True), strict=True)) for view, *lists in servers
+        view.name: Columns(seen.tenants, (columns[0][place], columns[1][place], columns[2][place]))
+        for place, view in enumerate(picture.servers)
     }

@@ -18,8 +18,8 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
+from bursar.allocation.reservations import Allocation, allocate
 from bursar.errors import UsageError
-from bursar.rates.allocation import Allocation, allocate
 
 Whole = npt.NDArray[np.int64]
 TRIES_MAX = 16

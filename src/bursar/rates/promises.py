@@ -19,6 +19,8 @@ class Standing(Protocol):
 
     def unused(self, index: int) -> int: ...
 
+    def count_waiting(self, index: int) -> int: ...
+
 
 class Promises:
     """The terms of the tenants that ask here, by their numbers, which are the same at every server of the
@@ -68,10 +70,7 @@ class Promises:
     def burst_ns(self, index: int) -> int:
         """The burst as time at the tenant's pace: the same at every server, because a server has the
         same part of the one as of the other. A nanosecond for each token makes up for rounding."""
-        terms = self._terms[index]
-        if not terms.limit:
-            return 0
-        return -(-terms.burst * self.period_ns // terms.limit) + terms.burst
+        return find_burst_ns(self._terms[index], self.period_ns)
 
     def burst(self, index: int, pace: int) -> int | None:
         """The part of the burst that goes with that part of the pace; None for a tenant that has no
@@ -90,6 +89,11 @@ class Promises:
         if self._whole[index]:
             return max(0, limit - sum(server.used(index) for server in self.servers))
         return sum(server.unused(index) for server in self.servers)
+
+
+def find_burst_ns(terms: Terms, period_ns: int) -> int:
+    """See `Promises.burst_ns`."""
+    return -(-terms.burst * period_ns // terms.limit) + terms.burst if terms.limit else 0
 
 
 def is_whole(terms: Terms, servers: Iterable[str], here: Iterable[str]) -> bool:

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import replace
+from functools import partial
 
 from bursar.errors import Refused, Unknown, UsageError
 from bursar.policy.live import LIVE
@@ -13,7 +14,7 @@ from bursar.rates.blocks import JOURNALLED_ABOVE_NS, Blocks
 from bursar.rates.charges import Charge
 from bursar.rates.choices import decide_among, withdraw
 from bursar.rates.controller import ControllerBook
-from bursar.rates.courier import COMPACT_BYTES, ControllerCourier, ServerCourier
+from bursar.rates.courier import COMPACT_BYTES, ControllerCourier, ServerCourier, find_nodes
 from bursar.rates.dispatcher import Dispatcher
 from bursar.rates.placement import Placement
 from bursar.rates.promises import Promises, is_whole
@@ -22,7 +23,9 @@ from bursar.rates.scheduler import COST_MAX, Scheduler, compile_kernels
 from bursar.rates.server import FREE, ServerBook
 from bursar.rates.statistics import RateStatistics
 from bursar.rates.telling import Telling
-from bursar.rates.terms import PolicyTerms, Terms
+from bursar.rates.terms import LiftedTerms, PolicyTerms, Terms
+from bursar.rates.zones import ZoneBook
+from bursar.rates.zoning import Hosts, Zone, find_interval, make_standing, name_zone
 from bursar.resource import Ahead, Decider, Explanation, Granted, Offers, Seen, Ticket, check_change
 from bursar.resource.door import Resource
 from bursar.resource.strangers import Strangers
@@ -53,8 +56,8 @@ def _read_capacity(server: Server) -> float | None:
 class RateDecider(Decider):
     """Acquiring is waiting for one's turn at one of this node's servers.
 
-    `server_book`, `controller_book` and `blocks` make the books, `dispatched` is told of all that is
-    charged: for whoever has to see, or to break, what is promised."""
+    `server_book`, `controller_book`, `zone_book` and `blocks` make the books, `dispatched` is told of all
+    that is charged: for whoever has to see, or to break, what is promised."""
 
     kind = "rate"
     offers = Offers(lots=True)
@@ -68,6 +71,7 @@ class RateDecider(Decider):
         *,
         server_book: type[ServerBook] = ServerBook,
         controller_book: type[ControllerBook] = ControllerBook,
+        zone_book: type[ZoneBook] = ZoneBook,
         blocks: Callable[[World, RatePolicy], Blocks | None] = make_blocks,
         compact_bytes: int = COMPACT_BYTES,
         dispatched: Callable[[str, int, int], None] | None = None,
@@ -92,29 +96,40 @@ class RateDecider(Decider):
         self._swept: dict[str, int] = {}
         self._choices: dict[str, tuple[Dispatcher, ...]] = {}
         self._doors: dict[str, ServerDecider] = {}
+        self._where: dict[str, str | None] = {}
+        self.zones: dict[str, Zone] = {}
+        self._make_zone = partial(Zone, world, name, make=controller_book, make_zone=zone_book)
         self.book = self._make_controller(controller_book)
         self.book.find_short = lambda: self._place.shortfall
         self._controller = ControllerCourier(world, name, self.book)
+        if policy.zones:
+            hosts = Hosts({zone: servers[0] for zone, servers in policy.list_zones().items()})
+            self._controller.hosts, self._controller.heard = hosts, hosts.hear
         self._telling = Telling(world, name, self.book, self._place, self.servers, self._controller.rounds)
         self._arrange()
 
     def _make_controller(self, make: type[ControllerBook]) -> ControllerBook:
+        """Of the servers, or of the zones if there are any."""
+        policy = self.policy
         return make(
             f"{self.world.name}.{self.world.incarnation}",
-            self.policy.servers,
-            self._terms,
+            policy.zones or policy.servers,
+            LiftedTerms(self._terms) if policy.zones else self._terms,
             self._place,
-            period_ns=self.policy.period_ns,
-            interval_ns=self.policy.interval_ns,
-            drift_ppm=self.policy.drift_ppm,
-            adaptive=self.policy.adaptive_interval,
+            period_ns=policy.period_ns,
+            interval_ns=find_interval(policy) if policy.zones else policy.interval_ns,
+            drift_ppm=policy.drift_ppm,
+            adaptive=policy.adaptive_interval,
             digest=self._terms.digest,
+            standing=make_standing(policy.zones) if policy.zones else None,
         )
 
     async def start(self) -> None:
         self._running = True
         for server in self.servers:
             self._start_server(server)
+        for zone in self.zones.values():
+            zone.start()
         self._controller.start()
         self.world.fleet.follow(self._rearrange)
 
@@ -123,6 +138,8 @@ class RateDecider(Decider):
         self._running = False
         for courier in self._couriers.values():
             courier.leave()
+        for zone in self.zones.values():
+            await zone.courier.resign()
         await self._controller.resign()
 
     def _look_up(self) -> None:
@@ -139,10 +156,16 @@ class RateDecider(Decider):
         check_change(before, policy, LIVE["rate"])
         self.policy, self._terms = policy, PolicyTerms(policy)
         self.strangers.part(policy.tenants)
-        self.book.reconfigure(self._terms, self._terms.digest, policy.drift_ppm)
+        terms = LiftedTerms(self._terms) if policy.zones else self._terms
+        self.book.reconfigure(terms, self._terms.digest, policy.drift_ppm)
         if _read_interval(before) != _read_interval(policy):
-            self.book.set_interval(policy.interval_ns, policy.adaptive_interval)
-            self._controller.interval_ns = policy.interval_ns
+            interval_ns = find_interval(policy) if policy.zones else policy.interval_ns
+            self.book.set_interval(interval_ns, policy.adaptive_interval)
+            self._controller.interval_ns = interval_ns
+            for zone in self.zones.values():
+                zone.set_interval(policy)
+        for zone in self.zones.values():
+            zone.book.reconfigure(self._terms, self._terms.digest, policy.drift_ppm)
         for server in self.servers.values():
             server.without_bursar = policy.without_bursar
             server.book.set_terms(self._terms.find, self._terms.digest)
@@ -164,17 +187,33 @@ class RateDecider(Decider):
         every = find_servers(self.world, self.policy)
         self._among_others |= len(self.world.fleet.nodes()) > 1
         here = choose_local(self.world, self.policy, every, among_others=self._among_others)
-        for server in [server for server in self.servers if server not in here]:
+        where = {name: server.zone for name, server in every.items()}
+        for server in [name for name in self.servers if name not in here or self._where[name] != where[name]]:
             self._retire(server)
+        self._where = where
         capacities = {server: _read_capacity(terms) for server, terms in every.items()}
-        self._place.set_capacities(capacities)
+        # What a zone can do, its leader says.
+        self._place.set_capacities(dict.fromkeys(self.policy.zones) if self.policy.zones else capacities)
+        self._arrange_zones(capacities, here)
         for server in here:
             if server not in self.servers:
                 self._add_server(server, capacities[server])
             self.servers[server].set_capacity(capacities[server])
-        self.book.set_servers(every, self.servers)
-        self._controller.hosts = dict.fromkeys(self.servers, self.world.name)
+        if not self.policy.zones:
+            self.book.set_servers(every, self.servers)
+            self._controller.hosts = dict.fromkeys(self.servers, self.world.name)
         self._tell_terms(every)
+
+    def _arrange_zones(self, capacities: Mapping[str, float | None], here: Collection[str]) -> None:
+        """This node may lead the zones of its servers."""
+        for name, servers in self.policy.list_zones().items():
+            local = [server for server in servers if server in here]
+            if local and name not in self.zones:
+                self.zones[name] = self._make_zone(name, self.policy, self._terms)
+                if self._running:
+                    self.zones[name].start()
+            if name in self.zones:
+                self.zones[name].set_servers({server: capacities[server] for server in servers}, local)
 
     def _add_server(self, server: str, capacity: float | None) -> None:
         self.servers[server] = dispatcher = self._make_server(server, capacity)
@@ -211,13 +250,15 @@ class RateDecider(Decider):
     def _start_server(self, server: str) -> None:
         dispatcher = self.servers[server]
         dispatcher.start()
+        zone = self.policy.servers[server].zone if server in self.policy.servers else None
         self._couriers[server] = courier = ServerCourier(
             self.world,
-            self.name,
+            name_zone(self.name, zone),
             dispatcher.book,
             lambda: self._changed(dispatcher),
             self._look_up,
             compact_bytes=self._compact_bytes,
+            find_nodes=find_nodes if zone is None else self.zones[zone].find_nodes,
         )
         dispatcher.wanted = courier.tell_wanted
         courier.start()

@@ -210,8 +210,8 @@ class ServerBook:
             if row[0] != self._parts[index] or row[1] or row[2] or row[3]
         ]
         elsewhere = [
-            Row(tenant, self.find_held(tenant), self._resumed.get(tenant, 0), 0, 0, False)
-            for tenant in self._list_absent()
+            Row(tenant, held, self._resumed.get(tenant, 0), 0, 0, False)
+            for tenant, held in self._list_absent()
         ]
         return (*here, *elsewhere)
 
@@ -221,10 +221,15 @@ class ServerBook:
             return 0, 0
         return self.scheduler.front_cost(index), now - self.observed.front_at[index]
 
-    def _list_absent(self) -> list[str]:
-        """Tenants that have other than their part here and have not asked for anything in this life."""
+    def _list_absent(self) -> list[tuple[str, int]]:
+        """Tenants that have other than their part here and have not asked for anything in this life, and what
+        they have. (There may be thousands of them, of which there is nothing to say but what was granted.)"""
+        index = self._index
+        if self._left is None and not self._resumed:
+            rows = self._explicit.items()
+            return [(tenant, row.allowance) for tenant, row in rows if tenant not in index]
         known = dict.fromkeys([*self._explicit, *self._resumed])
-        return [tenant for tenant in known if tenant not in self._index]
+        return [(tenant, self.find_held(tenant)) for tenant in known if tenant not in index]
 
     def _allowances(self) -> list[int]:
         """By tenant, of the present period: while alone, what was left of the controller's."""
@@ -293,9 +298,9 @@ class ServerBook:
         allowance, priority, pace = columns
         allowance[:] = self._parts
         pace[:] = np.where(allowance < UNBOUNDED, allowance, 0)
-        for row in rows:
-            index = self._index.get(row.tenant)
-            if index is not None:
+        for tenant, index in self._index.items():  # of those in the grant the most are not here
+            row = self._explicit.get(tenant)
+            if row is not None:
                 columns[:, index] = row.allowance, row.priority, row.pace
         kept = np.maximum(allowance, self.scheduler.dispatched)
         if self.blocks is not None:
@@ -323,7 +328,7 @@ class ServerBook:
             for index, (tenant, allowance) in enumerate(zip(self.tenants, self._allowances(), strict=True))
             if allowance != granted.get(tenant, self._parts[index])
         )
-        absent = ((tenant, self.find_held(tenant)) for tenant in self._list_absent())
+        absent = self._list_absent()
         raised += tuple((tenant, held) for tenant, held in absent if held != granted.get(tenant))
         return Ack(self.name, self.incarnation, grant.epoch, grant.sequence, self.period, raised)
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from hashlib import blake2b
 
 import msgspec
@@ -16,13 +16,16 @@ _encode = msgspec.msgpack.Encoder(enc_hook=str).encode
 @dataclass(frozen=True, slots=True)
 class Terms:
     """What the policy promises one tenant in a period. limit None: no limit. burst: tokens that it
-    may use at once, ahead of its pace. servers None: it may use all."""
+    may use at once, ahead of its pace. servers None: it may use all. groups: its servers by zones, where
+    there are zones. pace: in tokens a period; None: the limit."""
 
     reservation: int
     limit: int | None
     weight: int = 1
     burst: int = 0
     servers: tuple[str, ...] | None = None
+    groups: tuple[tuple[str, tuple[str, ...]], ...] = ()
+    pace: int | None = None
 
 
 class PolicyTerms(Mapping[str, Terms]):
@@ -34,7 +37,8 @@ class PolicyTerms(Mapping[str, Terms]):
     def __init__(self, policy: RatePolicy) -> None:
         self._policy = policy
         self._made: dict[int, Terms] = {}  # by the identity of what the policy, which stays, says
-        written = _encode((policy.period_ns, policy.tenants, policy.templates))
+        zones = [policy.list_zones()] if policy.zones else []
+        written = _encode((policy.period_ns, policy.tenants, policy.templates, *zones))
         self.digest = blake2b(written, digest_size=8).hexdigest()
 
     def find(self, tenant: str) -> Terms | None:
@@ -44,8 +48,16 @@ class PolicyTerms(Mapping[str, Terms]):
             return None
         made = self._made.get(id(found))
         if made is None:
-            made = self._made[id(found)] = make_terms(found, self._policy.period_ns)
+            made = make_terms(found, self._policy.period_ns)
+            if made.servers is not None:
+                made = replace(made, groups=self._group(made.servers))
+            self._made[id(found)] = made
         return made
+
+    def _group(self, servers: tuple[str, ...]) -> tuple[tuple[str, tuple[str, ...]], ...]:
+        zones = self._policy.list_zones().items()
+        groups = ((zone, tuple(name for name in servers if name in each)) for zone, each in zones)
+        return tuple(group for group in groups if group[1])
 
     def __getitem__(self, tenant: str) -> Terms:
         found = self.find(tenant)
@@ -61,6 +73,29 @@ class PolicyTerms(Mapping[str, Terms]):
 
     def __len__(self) -> int:
         return len(self._policy.tenants)
+
+
+class LiftedTerms(Mapping[str, Terms]):
+    """The same terms for who sees zones, and not their servers."""
+
+    def __init__(self, terms: Mapping[str, Terms]) -> None:
+        self._terms = terms
+
+    def __getitem__(self, tenant: str) -> Terms:
+        return lift(self._terms[tenant])
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._terms)
+
+    def __len__(self) -> int:
+        return len(self._terms)
+
+
+def lift(terms: Terms) -> Terms:
+    """A tenant that is bound to some servers is bound to their zones."""
+    if terms.servers is None:
+        return terms
+    return replace(terms, servers=tuple(zone for zone, _ in terms.groups), groups=())
 
 
 def make_terms(tenant: RateTenant, period_ns: int) -> Terms:

@@ -12,9 +12,9 @@ from typing import Any
 
 import numpy as np
 
+from bursar.allocation.matrix import Rows
+from bursar.allocation.reservations import Allocation, allocate
 from bursar.errors import UsageError
-from bursar.rates.allocation import Allocation, allocate
-from bursar.rates.matrix import Rows
 from bursar.rates.scheduler import UNBOUNDED
 from bursar.rates.scheduler import kernels as scheduler
 from bursar.simulate import kernels
@@ -91,6 +91,8 @@ class Simulation:
         self._done = np.zeros((shape.servers, shape.tenants), dtype=np.int32)
         self._free_at = np.full(shape.servers, -math.inf)
         self._busy_s = np.zeros(shape.servers)
+        self._empty_s = np.zeros((shape.servers, shape.tenants))
+        self._empty_since = np.zeros_like(self._empty_s)
         self._seeds = np.random.default_rng(seed).integers(0, 2**64, shape.servers, dtype=np.uint64)
         self._service_s = np.full(shape.servers, 1.0 / shape.rate)
         self._threads = threads
@@ -182,8 +184,9 @@ class Simulation:
         if stop <= start:
             return
         schedulers = (self._tables, self._heads, self._states)
-        seen = (arrived, self._done, self._free_at, self._busy_s, self._seeds, self._service_s)
-        self._share(kernels.serve, (*schedulers, *self._flows(), *seen, SERVICE_SPREAD, start, stop))
+        seen = (arrived, self._done, self._free_at, self._busy_s, self._seeds)
+        queues = (self._empty_s, self._empty_since, self._service_s)
+        self._share(kernels.serve, (*schedulers, *self._flows(), *seen, *queues, SERVICE_SPREAD, start, stop))
 
     def _flows(self) -> tuple[Any, ...]:
         w = self.workload

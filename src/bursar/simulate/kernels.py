@@ -11,7 +11,7 @@ from numba import njit
 from bursar import estimate
 from bursar.rates.scheduler import UNBOUNDED
 from bursar.rates.scheduler import kernels as scheduler
-from bursar.rates.scheduler.kernels import ALLOWANCE, DISPATCHED, NOBODY, PRIORITY, WAITING
+from bursar.rates.scheduler.kernels import DISPATCHED, NOBODY, PRIORITY, WAITING
 
 Whole = npt.NDArray[np.int64]
 Real = npt.NDArray[np.float64]
@@ -19,6 +19,9 @@ Real = npt.NDArray[np.float64]
 BINS = 16_384
 """Arrivals between two grants are put in order in this many steps: for one second at 20,000
 requests a second a step is about the service time of one request."""
+
+_MOMENT_S = 1e-6
+"""What the server waits at least before it looks again whether pacing still holds everybody back."""
 
 _count_recent: Any = njit(cache=True, nogil=True)(estimate.count_recent)
 _extrapolate: Any = njit(cache=True, nogil=True)(estimate.extrapolate)
@@ -95,10 +98,12 @@ def serve(
     first_server: int, last_server: int, tables: Whole, heads: Whole, states: Whole,
     bounds: Whole, tenant: Whole, end: Real, pace: Real, next_at: Real,
     arrived: npt.NDArray[np.uint16], done: npt.NDArray[np.int32], free_at: Real, busy: Real,
-    seeds: npt.NDArray[np.uint64], service: Real, spread: float, start: float, stop: float,
+    seeds: npt.NDArray[np.uint64], empty: Real, empty_since: Real, service: Real, spread: float,
+    start: float, stop: float,
 ) -> Any:  # fmt: skip
     """Each server from start to stop: requests join the queues as they arrive; whenever the
-    server is free it asks the scheduler and is busy for a random time. How many were served."""
+    server is free it asks the scheduler and is busy for a random time. How many were served.
+    `empty` adds up how long each queue was."""
     total = 0
     for j in range(first_server, last_server):
         table, head, state = tables[j], heads[j], states[j]
@@ -108,22 +113,30 @@ def serve(
         k = 0
         while True:
             while k < when.size and start + (when[k] + 1) * step <= now:
+                if table[tenants[k], WAITING] == 0:
+                    empty[j, tenants[k]] += max(
+                        0.0, start + (when[k] + 1) * step - empty_since[j, tenants[k]]
+                    )
                 scheduler.arrive(table, head, state, tenants[k], 1)
                 arrived[j, tenants[k]] += 1
                 k += 1
             if now >= stop:
                 break
-            chosen = scheduler.choose(table, head, state, 0, False)
+            chosen = scheduler.choose(table, head, state, int(now * 1e9), False)
             if chosen != NOBODY:
+                if table[chosen, WAITING] == 0:
+                    empty_since[j, chosen] = now
                 taken = service[j] * (1.0 + spread * (2.0 * _draw(seeds, j) - 1.0))
                 now += taken
                 busy[j] += taken
                 done[j, chosen] += 1
                 total += 1
-            elif k < when.size:
-                now = start + (when[k] + 1) * step
             else:
-                now = stop
+                then = start + (when[k] + 1) * step if k < when.size else stop
+                release = scheduler.find_release(head, state)
+                if release != NOBODY:  # pacing holds somebody back, and for how long is known
+                    then = min(then, max(release * 1e-9, now + _MOMENT_S))
+                now = min(then, stop) if k >= when.size else then
         # A sum of floats may leave the last bin a hair after `stop`.
         while k < when.size:
             scheduler.arrive(table, head, state, tenants[k], 1)
@@ -194,19 +207,30 @@ def place(
 
 
 @njit(cache=True, nogil=True)
-def place_within_limits(
-    first_server: int, last_server: int, tables: Whole, heads: Whole, states: Whole,
-    dispatched: Whole, priority: Whole, allowance: Whole, limited: npt.NDArray[np.bool_],
-) -> None:  # fmt: skip
-    """Each server's new tokens, counted from what it had dispatched when it reported. An allowance
-    is never set below what was dispatched since."""
+def place_targets(
+    first_server: int, last_server: int, tables: Whole, heads: Whole, states: Whole, targets: Whole
+) -> None:
+    """Allowance, priority part and pace of each tenant at each server. An allowance is never set below
+    what was dispatched since."""
     for j in range(first_server, last_server):
-        for i in range(limited.size):
-            first = dispatched[j, i] + priority[j, i] if priority[j, i] > 0 else 0
-            most = max(dispatched[j, i] + allowance[j, i], tables[j, i, DISPATCHED])
-            most = most if limited[i] else UNBOUNDED
-            if tables[j, i, PRIORITY] != first or tables[j, i, ALLOWANCE] != most:
-                scheduler.grant(tables[j], heads[j], states[j], i, most, min(first, most), 0)
+        for i in range(targets.shape[1]):
+            most, first, pace = targets[j, i]
+            most = max(most, tables[j, i, DISPATCHED])
+            scheduler.grant(tables[j], heads[j], states[j], i, most, min(first, most), pace)
+
+
+@njit(cache=True, nogil=True)
+def tell_empty(
+    first_server: int, last_server: int, tables: Whole, now: float, empty: Real, empty_since: Real, told: Real
+) -> None:
+    """How long each queue was empty since the last time, and begin anew."""
+    for j in range(first_server, last_server):
+        for i in range(told.shape[1]):
+            told[j, i] = empty[j, i]
+            if tables[j, i, WAITING] == 0:
+                told[j, i] += max(0.0, now - empty_since[j, i])
+            empty[j, i] = 0.0
+            empty_since[j, i] = now
 
 
 @njit(cache=True, nogil=True)

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from bursar.rates.allowances import UNLIMITED
+from bursar.allocation.allowances import UNLIMITED
 from bursar.simulate.demand import Flows, add_server
 from bursar.simulate.simulation import PolicySimulation, Served, Terms
 from bursar.simulate.workload import Whole

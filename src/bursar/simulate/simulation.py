@@ -9,11 +9,17 @@ from typing import Any
 
 import numpy as np
 
+from bursar.allocation.allowances import UNLIMITED
 from bursar.errors import UsageError
 from bursar.policy.values import RatePolicy
-from bursar.rates.allowances import UNLIMITED, Allowances, allocate_allowances
-from bursar.rates.matrix import Rows
+from bursar.rates.messages import Report, Row
+from bursar.rates.observation import BACKLOGGED_EMPTY_PART
+from bursar.rates.placement import Placement
+from bursar.rates.promises import find_burst_ns
 from bursar.rates.scheduler import kernels as scheduler
+from bursar.rates.terms import Terms as Promised
+from bursar.rates.terms import make_terms
+from bursar.rates.views import Picture, ServerView
 from bursar.simulate import kernels
 from bursar.simulate.cluster import Control, Simulation
 from bursar.simulate.demand import Flows
@@ -23,6 +29,9 @@ from bursar.world import SECOND_NS
 
 REQUESTS_MAX = 50_000_000
 """In one period; more would take minutes and gigabytes."""
+
+BEFORE, PERIOD = 0, 1
+"""The numbers of the period that is simulated, and of the one before it."""
 
 PART_REQUESTS_MAX = 50_000
 """Arrivals of one tenant at one server are counted in 16 bits for each part of an interval."""
@@ -42,6 +51,24 @@ class Terms:
     """Tenants x servers."""
     period_s: float
     intervals: int
+    burst: Whole
+    paced: bool
+
+    def promise(self) -> dict[str, Promised]:
+        """As the controller knows them."""
+        return {
+            tenant: Promised(
+                int(self.reservation[k]),
+                None if self.limit[k] == UNLIMITED else int(self.limit[k]),
+                int(self.weight[k]),
+                int(self.burst[k]),
+                None if self.may_use[k].all() else tuple(self._find_servers(k)),
+            )
+            for k, tenant in enumerate(self.tenants)
+        }
+
+    def _find_servers(self, tenant: int) -> list[str]:
+        return [self.servers[j] for j in np.flatnonzero(self.may_use[tenant])]
 
 
 def read_terms(policy: RatePolicy, assumed: Rate | None = None) -> Terms:
@@ -55,19 +82,22 @@ def read_terms(policy: RatePolicy, assumed: Rate | None = None) -> Terms:
             )
         capacity.append(float(rate.per_second))
     period_ns, tenants = policy.period_ns, policy.tenants.values()
-    limits = [UNLIMITED if t.limit is None else t.limit.per(period_ns) for t in tenants]
+    promised = [make_terms(tenant, period_ns) for tenant in tenants]
+    limits = [UNLIMITED if t.limit is None else t.limit for t in promised]
     names = list(policy.servers)
     allowed = [[t.servers is None or name in t.servers for name in names] for t in tenants]
     return Terms(
         tenants=list(policy.tenants),
         servers=names,
         capacity=np.array(capacity),
-        reservation=np.array([t.reservation.per(period_ns) for t in tenants], np.int64),
+        reservation=np.array([t.reservation for t in promised], np.int64),
         limit=np.array(limits, np.int64),
         weight=np.array([t.weight for t in tenants], np.int64),
         may_use=np.array(allowed, bool),
         period_s=period_ns / SECOND_NS,
         intervals=max(1, round(period_ns / policy.interval_ns)),
+        burst=np.array([t.burst for t in promised], np.int64),
+        paced=policy.pacing,
     )
 
 
@@ -86,56 +116,74 @@ class Served:
 
 
 class PolicySimulation(Simulation):
-    def __init__(self, terms: Terms, flows: Flows, seed: int) -> None:
+    """The live placement, its estimates and its pacing, on simulated servers."""
+
+    def __init__(self, terms: Terms, flows: Flows, seed: int, opening: tuple[ServerView, ...] = ()) -> None:
+        """`opening` is what servers last said in the period before; without any, one is simulated."""
         self.terms = terms
+        self._opening = opening
         workload = _make_workload(terms, flows, seed)
         # Without delay: in the live protocol no token is at two places while grants are under way.
         super().__init__(workload, _make_control(terms, flows), seed, threads=os.cpu_count() or 1)
-        self._limited = terms.limit < UNLIMITED
+        self._flowing, self._seed = flows, seed
+        self._period_ns = round(terms.period_s * SECOND_NS)
+        self._interval_ns = self._period_ns // terms.intervals
+        self._promised = terms.promise()
+        self._placement = Placement(dict(zip(terms.servers, terms.capacity.tolist(), strict=True)))
+        self._told_s = np.zeros_like(self._empty_s)
         self._service_s = 1.0 / terms.capacity
         self._tables[:, :, scheduler.WEIGHT] = terms.weight
-        self._tables[:, self._limited, scheduler.ALLOWANCE] = 0
+        self._tables[:, terms.limit < UNLIMITED, scheduler.ALLOWANCE] = 0
+        if terms.paced:
+            self._states[:, scheduler.PERIOD] = self._period_ns
+            bursts = [find_burst_ns(each, self._period_ns) for each in self._promised.values()]
+            self._tables[:, :, scheduler.BURST] = bursts
 
     def serve(self) -> Served:
+        """A period that comes after one like it: what was seen in that one is known."""
+        if not self._opening:
+            before = PolicySimulation(self.terms, self._flowing, self._seed, self._see_all(0, BEFORE))
+            before.run()
+            self._opening = before.see_end()
         outcome = self.run()
         return Served(outcome.served, self._done.sum(axis=1).astype(np.int64), outcome.simulated_s)
 
-    def _estimate_capacity(self, left_ns: int) -> Whole:
-        return np.rint(self.terms.capacity * left_ns / SECOND_NS).astype(np.int64)
+    def see_end(self) -> tuple[ServerView, ...]:
+        """What servers say when the period is over."""
+        return self._see_all(self._period_ns, BEFORE)
 
     def _allocate(self, start: float, interval_s: float) -> Any:
-        left_ns = round((self.shape.period_s - start) * SECOND_NS)
-        demand = self._estimate_demand(interval_s, left_ns)
-        taken = self._dispatched.sum(axis=0)
-        remaining = np.maximum(self.terms.reservation - taken, 0)
-        left = np.where(self._limited, np.maximum(self.terms.limit - taken, 0), UNLIMITED)
-        return allocate_allowances(demand, self._estimate_capacity(left_ns), remaining, left)
+        """What the controller would see now, placed as it would."""
+        now, left_ns = round(start * SECOND_NS), round((self.shape.period_s - start) * SECOND_NS)
+        views = self._see_all(now, PERIOD) if now else self._opening
+        picture = Picture(
+            now, left_ns, self._period_ns, self._interval_ns, views, self._promised, PERIOD, held={}
+        )
+        return self._placement(picture)
+
+    def _see_all(self, now: int, period: int) -> tuple[ServerView, ...]:
+        """The reports of all servers, which count from here on anew."""
+        queues = (self._empty_s, self._empty_since, self._told_s)
+        kernels.tell_empty(0, self.shape.servers, self._tables, now / SECOND_NS, *queues)
+        return tuple(self._see(j, now, period) for j in range(self.shape.servers))
+
+    def _see(self, server: int, now: int, period: int) -> ServerView:
+        """Of whoever has or wants anything there."""
+        table, arrived = self._tables[server], self._history[:, server].sum(axis=0)
+        waiting, dispatched = table[:, scheduler.WAITING], table[:, scheduler.DISPATCHED]
+        backlogged = self._told_s[server] * SECOND_NS <= BACKLOGGED_EMPTY_PART * self._interval_ns
+        seen = np.flatnonzero((waiting > 0) | (arrived > 0) | (dispatched > 0))
+        columns = (table[:, scheduler.ALLOWANCE], dispatched, waiting, arrived, backlogged, waiting > 0)
+        listed = zip(seen.tolist(), *(column[seen].tolist() for column in columns), strict=True)
+        rows = {self.terms.tenants[k]: Row(self.terms.tenants[k], *row) for k, *row in listed}
+        name = self.terms.servers[server]
+        report = Report(name, 1, now, now, now, 1, 0, period, 0, self._interval_ns, 0.0, ())
+        return ServerView(name, 1, now, now, report, rows, seen_ns=self._interval_ns)
 
     def _place(self, allocation: Any) -> None:
-        priority = self._spread_cells(allocation.priority)
-        allowance = self._spread_cells(allocation.allowance)
-        allowance += self._spread_spare(allocation, allowance)
-        schedulers = (self._tables, self._heads, self._states)
-        self._share(
-            kernels.place_within_limits,
-            (*schedulers, self._dispatched, priority, allowance, self._limited),
-        )
-
-    def _spread_cells(self, tokens: Rows) -> Whole:
-        cells = np.empty((self.shape.servers, self.shape.tenants), np.int64)
-        self._scatter(tokens, cells)
-        cells[:, ~self._limited] = np.minimum(cells[:, ~self._limited], 2**53)
-        return cells
-
-    def _spread_spare(self, allocation: Allowances, allowance: Whole) -> Whole:
-        """What nobody seems to need yet, by capacity over each tenant's servers, as live."""
-        taken = self._dispatched.sum(axis=0)
-        spare = np.where(self._limited, self.terms.limit - taken - allowance.sum(axis=0), 0).clip(0)
-        weights = self.terms.may_use * self.terms.capacity
-        share = np.cumsum(weights, axis=1) / weights.sum(axis=1, keepdims=True)
-        ends = np.floor(spare[:, None] * share + 0.5).astype(np.int64)
-        spread: Whole = np.diff(ends, axis=1, prepend=0).T
-        return spread
+        placed = [[allocation[name][tenant] for tenant in self.terms.tenants] for name in self.terms.servers]
+        targets = np.array(placed, np.int64)
+        self._share(kernels.place_targets, (self._tables, self._heads, self._states, targets))
 
 
 def _make_control(terms: Terms, flows: Flows) -> Control:

@@ -75,6 +75,10 @@ SMALL, SMALL_BITS = 4, 6
 """Of requests up to so many tokens, or up to 1 / 2**6 of a tenant's priority part, nobody counts what the
 last one takes beyond it: a tenant that is owed nothing would miss its reservation by that much."""
 
+FEW = 20
+"""Tokens a period, at most, of whom used them all at once and waits: then the next ones come one by one. More
+are so close together that the last of them might come too late for the period."""
+
 _SLOT_MAX_NS = 2**20
 _SPAN_MAX = 2.0**60
 _RELEASES_MAX = 8
@@ -303,7 +307,10 @@ def grant(
     before = table[tenant, PACE]
     ahead = table[tenant, CLEAR] - state[NOW]
     if ahead > 0 and before > 0 and pace > 0 and pace != before:
-        table[tenant, CLEAR] = state[NOW] + int(min(ahead * (before / pace), _SPAN_MAX))
+        ahead = int(min(ahead * (before / pace), _SPAN_MAX))
+        if pace <= FEW and table[tenant, DISPATCHED] == 0:
+            ahead = min(ahead, table[tenant, BURST])
+        table[tenant, CLEAR] = state[NOW] + ahead
     table[tenant, PACE] = pace
     _settle(table, heads, state, tenant)
 
@@ -347,14 +354,28 @@ def find_fault(count: int, tenants: Whole, allowance: Whole, priority: Whole, pa
     return FINE
 
 
+@njit(cache=True, nogil=True, inline="always")
+def _has_few(table: Whole, state: Whole, tenant: int) -> Any:
+    """Whether a paced tenant waits that has used up a small limit."""
+    few = _is_paced(table, state, tenant) and table[tenant, PACE] <= FEW
+    used_up = table[tenant, DISPATCHED] + table[tenant, COST] > table[tenant, ALLOWANCE]
+    return few and used_up and table[tenant, DISPATCHED] > 0 and table[tenant, WAITING] > 0
+
+
 @njit(cache=True, nogil=True)
 def open_period(table: Whole, heads: Whole, state: Whole) -> None:
     """Forget every grant and what was dispatched; what waits goes on waiting. A tenant that is
     ahead of its pace stays ahead of it, and one that is behind is not: the pace begins now. What is
-    owed is paid with the priority tokens that were not used."""
+    owed is paid with the priority tokens that were not used. Who has few tokens, and waited because they
+    were used up, has them evenly from here on: they were used at once in the period before, and again at
+    once in this one would be twice as many within a moment."""
     heads[:] = NOBODY
     state[HELD] = state[SIZE] = state[SIZE_REST] = 0
     for tenant in range(table.shape[0]):
+        table[tenant, CLEAR] = max(table[tenant, CLEAR], state[NOW])
+        if _has_few(table, state, tenant):
+            spent = state[NOW] + table[tenant, BURST] - _span(table, state, tenant, table[tenant, COST])
+            table[tenant, CLEAR] = max(table[tenant, CLEAR], spent)
         unused = max(0, table[tenant, PRIORITY] - table[tenant, DISPATCHED])
         table[tenant, OWED] = max(0, table[tenant, OWED] - unused) + table[tenant, EXCESS]
         for field in (DISPATCHED, ALLOWANCE, PRIORITY, EXCESS):
@@ -363,7 +384,6 @@ def open_period(table: Whole, heads: Whole, state: Whole) -> None:
         table[tenant, START_REST] -= state[VIRTUAL_REST]
         table[tenant, RING] = NOBODY
         table[tenant, CEILING] = UNBOUNDED
-        table[tenant, CLEAR] = max(table[tenant, CLEAR], state[NOW])
     state[VIRTUAL] = state[VIRTUAL_REST] = 0
 
 

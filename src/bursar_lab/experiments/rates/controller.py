@@ -1,7 +1,7 @@
 """What an allocation costs the controller: figures 5 to 7 (sections IV-C and IV-D).
 
 Two programs are measured side by side: the paper's algorithm as it is written, in NumPy
-(`rates.reference`), and bursar's own (`rates.allocation`). The paper's times are from C with
+(`rates.reference`), and bursar's own (`bursar.allocation`). The paper's times are from C with
 OpenMP on a 20-thread machine.
 """
 
@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from bursar.rates.allocation import allocate
+from bursar.allocation.reservations import allocate
 from bursar_lab.experiments.instances import Instance, Whole, draw_instance
 from bursar_lab.experiments.maxflow import solve_with_ortools, solve_with_scipy
 from bursar_lab.experiments.rates import figures

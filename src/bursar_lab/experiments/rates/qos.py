@@ -9,8 +9,8 @@ from typing import Any
 
 import numpy as np
 
+from bursar.allocation.reservations import allocate
 from bursar.estimate import SURPRISE
-from bursar.rates.allocation import allocate
 from bursar.simulate.cluster import Control, Outcome, Simulation
 from bursar.simulate.workload import Workload
 from bursar_lab.experiments.rates import figures

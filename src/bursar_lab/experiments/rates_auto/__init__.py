@@ -40,6 +40,7 @@ def auto(out: Path, quick: bool) -> dict[str, Any]:
     for through in ("connect",) if quick else ("connect", "daemon"):
         for capacity in ("auto", f"{RATE:.0f}/s"):
             for bound, workers in WORKERS.items():
+                print(f"  {through}, bound by its {bound}, {capacity}:", file=sys.stderr, flush=True)
                 found = _run(through, capacity, workers, watch_s)
                 told = {"through": through, "bound by": bound, "capacity": capacity}
                 rows += [{**told, **_tell(each)} for each in found]

@@ -15,11 +15,17 @@ from typing import Any
 import bursar
 from bursar.world import SECOND_NS
 from bursar_lab.experiments.rates_auto.backend import Backend
-from bursar_lab.experiments.rates_auto.course import Course, Time
+from bursar_lab.experiments.rates_auto.course import Course, Found, Time
 
 
 async def sleep(duration_ns: int) -> None:
     await asyncio.sleep(duration_ns / SECOND_NS)
+
+
+def tell(found: Found) -> None:
+    met = "" if found.met is None else f", reservations met to {found.met:.1%}"
+    seen = f"taken for {found.estimate:.0f}/s of {found.truth:.0f}{met}, {found.used:.1%} used"
+    print(f"    after {found.change}: {seen}", file=sys.stderr, flush=True)
 
 
 async def run(address: str, rate: float, workers: int, watch_s: float) -> list[dict[str, Any]]:
@@ -38,7 +44,7 @@ async def run(address: str, rate: float, workers: int, watch_s: float) -> list[d
 
         clock = Time(time.monotonic_ns, sleep, spawn)
         backend = Backend(rate, workers, clock.now, clock.sleep)
-        course = Course(clock, b.resource("api"), backend, read, int(watch_s * SECOND_NS))
+        course = Course(clock, b.resource("api"), backend, read, int(watch_s * SECOND_NS), tell)
         found = await course.run()
         for task in tasks:
             task.cancel()

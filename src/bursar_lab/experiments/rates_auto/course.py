@@ -104,14 +104,25 @@ class Tenants:
         return [self.served[p] for p, at in self.began_at.items() if at >= since and p < last]
 
 
+def _say_nothing(found: Found) -> None: ...
+
+
 class Course:
     """The changes, one after the other. `read` is what bursar takes the server for."""
 
     def __init__(
-        self, time: Time, resource: Any, backend: Backend, read: Callable[[], Awaitable[float]], watch_ns: int
+        self,
+        time: Time,
+        resource: Any,
+        backend: Backend,
+        read: Callable[[], Awaitable[float]],
+        watch_ns: int,
+        tell: Callable[[Found], None] = _say_nothing,
     ) -> None:
+        """`tell` hears of each change as soon as it was watched."""
         self._time, self._backend, self._read = time, backend, read
         self._watch_ns = watch_ns
+        self._tell = tell
         self._rate = backend.rate
         self._tenants = Tenants(time, resource, backend)
 
@@ -127,6 +138,7 @@ class Course:
         for name, change in changes.items():
             await change()
             found.append(await self._watch(name))
+            self._tell(found[-1])
         return found
 
     async def _start(self) -> None:

@@ -120,9 +120,7 @@ def _start_fleet(fleet: Fleet, plan: Plan) -> None:
     fleet.apply(plan.write_policy())
 
 
-def _start_client(
-    fleet: Fleet, plan: Plan, number: int, targets: dict[str, str]
-) -> subprocess.Popen[str]:
+def _start_client(fleet: Fleet, plan: Plan, number: int, targets: dict[str, str]) -> subprocess.Popen[str]:
     config = Config(
         name=f"c{number + 1}",
         plan=plan,

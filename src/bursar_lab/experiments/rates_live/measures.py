@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from bursar.rates.allocation import allocate
+from bursar.allocation.reservations import allocate
 from bursar.world import SECOND_NS
 from bursar_lab.experiments.rates_live.cluster import Outcome
 from bursar_lab.experiments.rates_live.tally import Whole

@@ -44,8 +44,10 @@ TENANT_RANGES: Ranges = {
 """Limits and reservations are the scenario's own: they are what it checks."""
 
 
-def draw_policy(draw: random.Random, fixed: Mapping[str, Any]) -> RatePolicy:
-    """`fixed`: terms that a scenario needs as they are."""
+def draw_policy(
+    draw: random.Random, fixed: Mapping[str, Any], zones: Mapping[str, str] | None = None
+) -> RatePolicy:
+    """`fixed`: terms that a scenario needs as they are. `zones`: its servers, and where each is."""
     capacity = f"{draw.choice(CAPACITIES)}/s"
     plain = draw.random() < PLAIN
     # What is drawn has short periods, of which a run sees many; the others have the default's.
@@ -53,7 +55,10 @@ def draw_policy(draw: random.Random, fixed: Mapping[str, Any]) -> RatePolicy:
     tenants = write_tenants(TOKENS, terms.get("period", "1s"))
     if not plain:
         _draw_tenants(draw, terms, tenants)
-    terms["servers"] = {server: capacity if plain else _draw_server(draw, capacity) for server in SERVERS}
+    names = SERVERS if zones is None else tuple(zones)
+    terms["servers"] = {server: capacity if plain else _draw_server(draw, capacity) for server in names}
+    if zones is not None:
+        terms["servers"] = {name: _put(given, zones[name]) for name, given in terms["servers"].items()}
     policy: RatePolicy = read_resource("cache", "rate", terms, tenants)
     return policy
 
@@ -90,6 +95,10 @@ def _draw_tenants(draw: random.Random, terms: Terms, tenants: dict[str, Terms]) 
     if draw.random() < CHANCE:
         template = draw.choice(("*", "guest/*"))
         tenants[template] = {"limit": f"{GUEST_LIMIT}/{terms.get('period', '1s')}"}
+
+
+def _put(server: Any, zone: str) -> dict[str, Any]:
+    return {**(server if isinstance(server, dict) else {"capacity": server}), "zone": zone}
 
 
 def _draw_server(draw: random.Random, capacity: str) -> Any:

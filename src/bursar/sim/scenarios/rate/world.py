@@ -18,6 +18,7 @@ from bursar.rates.courier import COMPACT_BYTES
 from bursar.rates.messages import UNBOUNDED
 from bursar.rates.resource import RateDecider, make_blocks
 from bursar.rates.server import ServerBook
+from bursar.rates.zones import ZoneBook
 from bursar.resource.door import Resource
 from bursar.resource.grants import Grant
 from bursar.sim.operators import fetch_lot, look_often
@@ -60,11 +61,13 @@ class RateScenario(Scenario):
     fixed: Mapping[str, Any] = {}
     """Terms that the scenario needs as they are, whatever the seed draws."""
 
+    servers: tuple[str, ...] = SERVERS
     costs_max: tuple[int, ...] = COSTS_MAX
     compact_bytes = COMPACT_BYTES
     met = MET
     server_book: type[ServerBook] = ServerBook
     controller_book: type[ControllerBook] = ControllerBook
+    zone_book: type[ZoneBook] = ZoneBook
     decider: type[RateDecider] = RateDecider
 
     def __init__(self) -> None:
@@ -94,7 +97,7 @@ class RateScenario(Scenario):
             self.duration_ns = self.duration_ns * self.period_ns // (400 * MILLISECOND_NS)
             self.settle_ns = self.faults().slow_ns + self.period_ns * 15 // 2
             self._disturbed_until_ns = self.duration_ns + self.faults().slow_ns
-        return dict.fromkeys((*CONTROLLERS, *SERVERS), self._boot)
+        return dict.fromkeys((*CONTROLLERS, *self.servers), self._boot)
 
     def _draw_policy(self, draw: random.Random) -> RatePolicy:
         return draw_policy(draw, self.fixed)
@@ -114,6 +117,7 @@ class RateScenario(Scenario):
             self.policy,
             server_book=self.server_book,
             controller_book=self.controller_book,
+            zone_book=self.zone_book,
             blocks=self.make_blocks,
             compact_bytes=self.compact_bytes,
             dispatched=self._count,
@@ -122,7 +126,7 @@ class RateScenario(Scenario):
         await door.start()
         self.deciders[world.name] = decider
         self._opened(world, door)
-        for tenant in self.tenants() if world.name in SERVERS else ():
+        for tenant in self.tenants() if world.name in self.servers else ():
             for number in range(CALLERS if tenant in TOKENS else 1):
                 world.spawn(self._call(world, door, tenant), f"{tenant}.{number}")
         looks = self.sim.chance.stream(f"looks/{world.name}")
@@ -170,7 +174,7 @@ class RateScenario(Scenario):
             self._counted += 1
             self.told[grant.tenant, period] = self.told.get((grant.tenant, period), 0) + used
             if used and period < self.opened:
-                self._late = f"{grant.tenant} was told of period {period} after {self.opened} had begun"
+                self._note_late(period, f"{grant.tenant} was told of")
         work_max_ns = self.period_ns if world.random.random() < 0.1 else PAUSE_MAX_NS // 10
         await world.clock.sleep(world.random.randrange(0, work_max_ns))
         if world.random.random() < 0.9:
@@ -184,7 +188,10 @@ class RateScenario(Scenario):
         self.charged[key] = self.charged.get(key, 0) + tokens
         self.returned[key] = self.returned.get(key, 0) + max(0, -tokens)
         if period < self.opened and tokens > 0:
-            self._late = f"{tenant} was served from period {period} after {self.opened} had begun"
+            self._note_late(period, f"{tenant} was served from")
+
+    def _note_late(self, period: int, what: str) -> None:
+        self._late = f"{what} period {period} after {self.opened} had begun"
 
     def crashed(self, name: str) -> None:
         self.deciders.pop(name, None)

@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 from scipy.sparse import coo_array, csr_array, csr_matrix
 
+from bursar.allocation.reservations import allocate
 from bursar.errors import UsageError
-from bursar.rates.allocation import allocate
 from bursar_lab.experiments.instances import Instance, draw_instance
 from bursar_lab.experiments.reference import split_in_proportion
 

@@ -21,9 +21,9 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from bursar.allocation import kernels
+from bursar.allocation.matrix import Rows, Whole, read_rows, read_vector
 from bursar.errors import UsageError
-from bursar.rates import kernels
-from bursar.rates.matrix import Rows, Whole, read_rows, read_vector
 
 THREADS_MAX = 64
 

@@ -15,9 +15,9 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from bursar.allocation.matrix import VALUE_MAX, Rows, Whole, read_rows, read_vector
+from bursar.allocation.reservations import Allocation, allocate_rows
 from bursar.errors import UsageError
-from bursar.rates.allocation import Allocation, allocate_rows
-from bursar.rates.matrix import VALUE_MAX, Rows, Whole, read_rows, read_vector
 
 UNLIMITED = 2**63 - 1
 """As a limit: none. As an allowance: as many as the tenant asks for."""

@@ -10,7 +10,7 @@ servers is never needed.
 
 `indptr` is uint64 and `indices` uint32: signed ones make Numba test each index for a negative
 value, which costs nearly as much as the work itself. Numba infers all other types from the
-arrays it is given; `allocation` is the only caller, and gives int64 (amounts) and uint8 (marks).
+arrays it is given; `reservations` is the only caller, and gives int64 (amounts) and uint8 (marks).
 """
 
 # mypy: disable-error-code="no-untyped-def,assignment,arg-type"

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import numpy as np
 from scipy.sparse import csr_array
 
-from bursar.rates.allocation import Allocation, allocate
+from bursar.allocation.reservations import Allocation, allocate
 from bursar_lab.experiments.instances import Instance, draw_instance
 from bursar_lab.experiments.maxflow import solve_with_ortools
 from bursar_lab.experiments.reference import allocate_as_written

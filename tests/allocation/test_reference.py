@@ -6,7 +6,7 @@ import allocation_cases as cases
 import numpy as np
 import pytest
 
-from bursar.rates.allocation import allocate
+from bursar.allocation.reservations import allocate
 from bursar_lab.experiments.instances import draw_instance
 from bursar_lab.experiments.maxflow import solve_with_ortools, solve_with_scipy
 from bursar_lab.experiments.reference import Shifter, allocate_as_written, split_in_proportion

@@ -10,8 +10,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from bursar.allocation import kernels
 from bursar.errors import UsageError
-from bursar.rates import kernels
 
 Whole = npt.NDArray[np.int64]
 VALUE_MAX = kernels.VALUE_MAX

@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 from scipy.sparse import csr_array
 
+from bursar.allocation.allowances import UNLIMITED, allocate_allowances
 from bursar.errors import UsageError
-from bursar.rates.allowances import UNLIMITED, allocate_allowances
 
 
 def test_allowances_sum_to_the_lesser_of_limit_and_demand():
