@@ -5,16 +5,17 @@ from __future__ import annotations
 from typing import Any
 
 from bursar.pools.engine_book import EngineBook
-from bursar.pools.layout import Operation, Read, Stamp, Write, pack, unpack
+from bursar.pools.layout import Stamp, pack, unpack
 from bursar.pools.monitor_book import MonitorBook
 from bursar.sim.scenarios.pool import CountingDecider, PoolScenario, SmallPool
+from bursar.world import Read, WordOperation, Write
 
 
 class OverwritesThePool(MonitorBook):
     """The paper's step T2: the monitor reads the pool's word, and writes it with what the pool
     shall hold, while clients take from it. What they took in between is forgotten."""
 
-    def _next(self, now: int, action: str, tenant: str) -> Operation | None:
+    def _next(self, now: int, action: str, tenant: str) -> WordOperation | None:
         if action == "overwrite":
             return Write(self.names.taken, pack(self.period, 0))
         if action != "raise" or not self.accounts.dispatched:
@@ -24,7 +25,7 @@ class OverwritesThePool(MonitorBook):
         self._pool, self._target = target - self._taken, target
         return Write(self.names.ceiling, pack(self.period, self._pool))
 
-    def _raise(self, now: int, operation: Operation, before: int) -> None:
+    def _raise(self, now: int, operation: WordOperation, before: int) -> None:
         self.accounts.allow(self._taken, unpack(self._ceiling).tokens, self._target)
         self._ceiling = pack(self.period, self._pool)
         self._taken = 0
@@ -34,7 +35,7 @@ class OverwritesThePool(MonitorBook):
 class LooksAfterAdding(EngineBook):
     """The ceiling is read after adding: what an earlier ceiling refused for good is taken."""
 
-    def operation(self) -> Operation | None:
+    def operation(self) -> WordOperation | None:
         return Read(self.names.ceiling) if self._phase == "late" else super().operation()
 
     def receive(self, now: int, value: int) -> None:
@@ -52,7 +53,7 @@ class LooksAfterAdding(EngineBook):
 class ClaimsByReading(EngineBook):
     """Reservation tokens are read and left where they are: a new life finds them again."""
 
-    def operation(self) -> Operation | None:
+    def operation(self) -> WordOperation | None:
         if self._phase == "claim":
             return Read(self.names.tokens(self.tenant))
         return super().operation()
@@ -90,7 +91,7 @@ class AddsToTheOld(EngineBook):
 class BelievesTheClock(MonitorBook):
     """What a client should have given up by now counts as given up."""
 
-    def _plan_raise(self, now: int) -> Operation | None:
+    def _plan_raise(self, now: int) -> WordOperation | None:
         elapsed_ns = now - self.accounts.began
         for client in self.clients.values():
             should = client.dispatched * elapsed_ns // self.accounts.period_ns
@@ -146,6 +147,13 @@ class ForgetsAtOnce(CountingDecider):
         return []
 
 
+class BelievesItsCharge(EngineBook):
+    """What was charged of a limit that others share is taken to be all there, whatever was charged before."""
+
+    def _allow(self, now: int, tokens: int) -> None:
+        super()._allow(now, self._charging)
+
+
 BUGS: dict[str, type[EngineBook] | type[MonitorBook] | type[CountingDecider]] = {
     "the paper's overwritten pool word": OverwritesThePool,
     "looks after adding": LooksAfterAdding,
@@ -159,14 +167,17 @@ BUGS: dict[str, type[EngineBook] | type[MonitorBook] | type[CountingDecider]] = 
     "gives back twice": GivesBackTwice,
     "lots of any size": LotsOfAnySize,
     "forgets within the period": ForgetsAtOnce,
+    "believes its charge": BelievesItsCharge,
 }
 
 TOLD = {
+    "lends for nothing": r"tokens were spent in period|got \d+ in period \d+, its limit is \d+",
     "lends as spent": "as used, and its callers used",
     "lots of any size": "tokens are out ahead of use",
     "forgets within the period": "its limit is",
+    "believes its charge": "its limit is",
 }
-"""What a run says that finds it, where that is not that too much was spent or issued."""
+"""What a run says that finds it (a pattern), where that is not only that too much was spent or issued."""
 
 FOUND_BY_SEARCH = ("the paper's overwritten pool word",)
 """The others need more steps than a search takes in a test, a crash, or two periods."""

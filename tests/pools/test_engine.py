@@ -22,6 +22,8 @@ from bursar_lab.experiments.pools.node import PlainWords, VirtualClock
 class Small:
     """A monitor, engines and their words, in time that is set."""
 
+    reserves = True
+
     def __init__(self, capacity: int, period_ns: int = SECOND_NS, **reservations: int) -> None:
         self.clock = VirtualClock()
         self.words = PlainWords()
@@ -125,6 +127,20 @@ def test_a_paced_engine_hands_out_its_reservation_over_the_period() -> None:
     assert 5 <= early <= 15
     small.clock.ns += 500 * MILLISECOND_NS
     assert 490 <= early + take_all(engine) <= 530
+
+
+def test_a_reservation_comes_due_evenly_for_who_used_it_up_and_had_more_waiting() -> None:
+    """`pacing = "auto"`: whoever asks now and then has it at once."""
+    small = Small(1000, a=1000)
+    engine = small.engine("a", paced=None)
+    assert take_all(engine) == 1000, "nothing is known of it yet"
+    engine.book.pending = 500
+    small.pass_ms(1005, engine)
+    assert engine.book.paced and take_all(engine) < 100
+    engine.book.pending = 0
+    small.pass_ms(1005, engine)
+    assert not engine.book.paced, "it left most of its reservation unused"
+    assert take_all(engine) >= 990
 
 
 def test_threads_spend_every_token_once() -> None:

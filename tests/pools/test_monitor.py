@@ -212,10 +212,10 @@ def test_a_monitor_that_cannot_reach_the_words_does_not_try_without_a_pause() ->
     class Broken(PlainWords):
         broken = False
 
-        def read(self, name: str) -> int:
+        def compare_and_swap(self, name: str, expected: int, value: int) -> int:
             if self.broken:
                 raise NoAnswerError("gone")
-            return super().read(name)
+            return super().compare_and_swap(name, expected, value)
 
     clock, words = VirtualClock(), Broken()
     monitor = Monitor(clock, words, MonitorBook("p", FixedCapacity(1000), period_ns=SECOND_NS))

@@ -7,12 +7,12 @@ from typing import Any
 from test_pool_resource import PERIOD_NS, next_period, with_pool
 
 from bursar.policy import PoolTenant
-from bursar.pools.layout import Write, unpack_report
+from bursar.pools.layout import unpack_report
 from bursar.pools.resource import LIMIT_PART, PoolDecider
 from bursar.resource import PLACE_NS, Granted, Seen, Ticket
 from bursar.resource.door import Resource
 from bursar.units import Rate
-from bursar.world import MILLISECOND_NS, SECOND_NS, World
+from bursar.world import MILLISECOND_NS, SECOND_NS, World, Write
 
 PLACE_MAX = 2000 * PLACE_NS // PERIOD_NS
 

@@ -49,7 +49,7 @@ class DecaysOneSide(TargetBook):
 class RoundsDown(TargetBook):
     """Fractions of a token are dropped at every step."""
 
-    def close(self, demand):
+    def close(self, demand, elapsed_ns=None):
         original = book_module.allocate
 
         def allocate(tokens, *columns):
@@ -59,7 +59,7 @@ class RoundsDown(TargetBook):
 
         book_module.allocate = allocate
         try:
-            return super().close(demand)
+            return super().close(demand, elapsed_ns)
         finally:
             book_module.allocate = original
 
@@ -67,9 +67,9 @@ class RoundsDown(TargetBook):
 class LendsTwice(TargetBook):
     """What is lent is credited to the lender and not charged to the borrower."""
 
-    def close(self, demand):
+    def close(self, demand, elapsed_ns=None):
         before = self.records()
-        handout = super().close(demand)
+        handout = super().close(demand, elapsed_ns)
         for name in self.tenants:
             slot = self._slots[name]
             self._record[slot] = max(int(self._record[slot]), min(0, before.get(name, 0)))
@@ -79,7 +79,7 @@ class LendsTwice(TargetBook):
 class PaysNobodyBack(TargetBook):
     """Debts are never called in."""
 
-    def close(self, demand):
+    def close(self, demand, elapsed_ns=None):
         original = book_module.allocate
 
         def allocate(tokens, weight, demand, record, *rest):
@@ -89,7 +89,7 @@ class PaysNobodyBack(TargetBook):
 
         book_module.allocate = allocate
         try:
-            return super().close(demand)
+            return super().close(demand, elapsed_ns)
         finally:
             book_module.allocate = original
 
@@ -108,11 +108,26 @@ class FillsTheFirstInterval(TargetBook):
 class ForgetsStrangers(TargetBook):
     """A tenant that is not listed is gone as soon as it is quiet, with what it owes."""
 
-    def close(self, demand):
+    def close(self, demand, elapsed_ns=None):
         for name in [name for name in self.tenants if name not in self._terms and name not in demand]:
             self._record[self._slots[name]] = 0
             self.leave(name)
-        return super().close(demand)
+        return super().close(demand, elapsed_ns)
+
+
+class KeepsWhatDidNotCome(TargetBook):
+    """What was lent for a burst that did not come stays owed."""
+
+    def _forgive(self, tenant, tokens):
+        pass
+
+
+class KeepsMoreThanAnnounced(TargetBook):
+    """A tenant lends for its burst until it begins, however much that is."""
+
+    def _expect(self, wanted, elapsed_ns):
+        expected = super()._expect(wanted, elapsed_ns)
+        return expected._replace(caps=[cap + 1000 for cap in expected.caps])
 
 
 class OpenGate(Gate):
@@ -171,6 +186,8 @@ BUGS = {
     "pays nobody back": (plant(PaysNobodyBack), "not paid back"),
     "fills the first interval": (plant(FillsTheFirstInterval), "an interval has"),
     "forgets strangers": (plant(ForgetsStrangers), "records sum to"),
+    "keeps what did not come": (plant(KeepsWhatDidNotCome), "of which it used nothing"),
+    "keeps more than was announced": (plant(KeepsMoreThanAnnounced), "of which it used nothing"),
     "open gate": (plant(gate=OpenGate), "tokens went at once"),
     "takes lots for demand": (plant(decider=RequestsAndLotsAreDemand), "counts as wanting"),
     "hands out lots of any size": (plant(decider=LotsOfAnySize), "are out ahead of use"),

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import random
+
 import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
@@ -177,8 +179,9 @@ def test_a_withdrawn_request_is_never_served_and_is_no_demand():
     assert strict.withdraw(requests[0], 0) and strict.withdraw(requests[2], 0)
     assert strict.withdraw(stranger, 0) and not strict.withdraw(stranger, 0)
     assert [request.item for _, request in serve(strict, 3 * SECOND_NS)] == [1, 3]
-    usage = strict.collect()["a"]
-    assert (usage.served, usage.backlog, usage.refused, usage.demand) == (2, 0, 2, 4)
+    usage = strict.usage["a"]
+    assert (usage.served, usage.backlog, usage.refused) == (2, 0, 2)
+    assert strict.collect()["a"] == 4
 
 
 def test_tokens_given_back_bring_forward_what_waits_for_them():
@@ -196,7 +199,7 @@ def test_refused_requests_are_demand_but_asking_in_a_loop_is_not_more_of_it():
     strict.start(Rule("a", 1, "a"), 0)
     taken = [strict.take_from("a", 1, 0) for _ in range(1000)]
     assert taken == [True, True] + [False] * 998
-    assert strict.collect()["a"].demand == 2 + 3
+    assert strict.collect()["a"] == 2 + 3
 
 
 def test_demand_is_what_was_served_and_what_waits():
@@ -204,9 +207,10 @@ def test_demand_is_what_was_served_and_what_waits():
     strict.start(Rule("a", 1, "a"), 0)
     queue(strict, "a", 5, cost=2)
     serve(strict, 2 * SECOND_NS)
-    usage = strict.collect()["a"]
-    assert (usage.served, usage.backlog, usage.demand) == (2, 8, 10)
-    assert strict.collect()["a"].demand == 8
+    usage = strict.usage["a"]
+    assert (usage.served, usage.backlog) == (2, 8)
+    assert strict.collect() == {"a": 10}
+    assert strict.collect() == {"a": 8}
     strict.stop("a", 2 * SECOND_NS)
     serve(strict, 1)
     strict.collect()
@@ -244,6 +248,38 @@ def test_unknown_and_double_rules_are_refused():
         some.stop("b", 0)
     with pytest.raises(UsageError, match="at least 1"):
         some.submit("a", 0, None, 0)
+
+
+def test_holding_all_at_once_is_what_a_rule_for_each_would_be():
+    """The plain reference of `hold`: rules started, changed and stopped one by one."""
+    chance = random.Random(7)
+    tenants = [f"t{number}" for number in range(12)]
+    held, plain = Filter(depth=2, eager=False), Filter(depth=2, eager=False)
+    rules = set()
+    for interval in range(60):
+        now = interval * 100 * MILLISECOND_NS
+        # Distinct ranks: of two that are due at one moment it is known which goes first.
+        ranks = {tenant: rank for rank, tenant in enumerate(chance.sample(tenants, chance.randrange(12)))}
+        rates = {tenant: chance.randrange(1, 60) for tenant in ranks}
+        held.hold(list(ranks), list(rates.values()), list(ranks.values()), now)
+        for tenant in sorted(rules - ranks.keys()):
+            plain.stop(tenant, now)
+        for tenant, rank in ranks.items():
+            if tenant in rules:
+                plain.change(tenant, now, rate=rates[tenant], rank=rank)
+            else:
+                plain.start(Rule(tenant, rates[tenant], tenant, rank=rank), now)
+        rules = set(ranks)
+        for tenant in chance.choices(tenants, k=20):
+            cost = chance.randrange(1, 5)
+            held.submit(tenant, cost, 0, now)
+            plain.submit(tenant, cost, 0, now)
+        then = now + 100 * MILLISECOND_NS
+        # In which order they leave the fallback queue depends on which rule was stopped first.
+        assert sorted((at, request.tenant) for at, request in serve(held, then, now)) == sorted(
+            (at, request.tenant) for at, request in serve(plain, then, now)
+        )
+        assert held.collect() == plain.collect()
 
 
 class Anything(RuleBasedStateMachine):

@@ -15,10 +15,13 @@ few shared 64-bit words (`layout`): neither side ever waits for the other.
   reports asked for only once the pool was touched, unused reservations turned into pool tokens.
 - `capacity` (II-E, algorithm 1): what the node can do, learnt from what it did.
 - `admission` (II-C): aggregate and local capacity.
-- `resource`: what the pool offers the front door; `engines`: whose engines there are, and for how long;
-  `waiting`: requests for which there are no tokens
-  yet, a line for each tenant; `refusals`, `explanation`, `statistics`: what it says of itself. Isolation
-  (II-F) is told in docs/pool.md.
+- `placing`, `placer`: one reservation over several data nodes (section V leaves them for later): each node
+  is a pool of its own, whose periods are intervals of that of the reservations, and what is reserved at it
+  in the next one follows where requests are, by `bursar.allocation`.
+- `resource`: what the pool offers the front door; `engines`: whose engines there are, and for how long (a
+  reservation is claimed where it is asked for); `rounds`: what carries the books' operations to words that
+  are a round trip away; `waiting`: requests for which there are no tokens yet, a line for each tenant;
+  `refusals`, `explanation`, `statistics`: what it says of itself. Isolation (II-F) is told in docs/pool.md.
 
 **Why it is safe, whatever dies or stands still.** *Tokens issued in a period never exceed its
 capacity*, because:
@@ -32,8 +35,10 @@ capacity*, because:
 3. *What comes back is certain.* Tokens count as returned only if the life that claimed them says
    that it will not spend them (a number that only falls), or if they were taken out of its word
    before anybody claimed them. A dead client's tokens count as spent.
-4. *A word belongs to a period.* Period and count share a word, so an addition tells in which period
-   it was made; what was made in another is nobody's. New tokens replace old ones.
+4. *A word belongs to a period.* So a monitor opens one by a swap, and then writes the other words without
+   looking: should it be so late that another one leads, what it writes is void. Period and count share a
+   word, so an addition tells in which period it was made; what was made in another is nobody's. New tokens
+   replace old ones.
 5. *One monitor leads a period*: the one whose compare-and-swap of the ceiling opened it. One that
    finds the ceiling moved by another stands by; a standby takes over when no period was opened for
    one and a half.

@@ -6,7 +6,7 @@ from collections import deque
 from dataclasses import dataclass
 
 from bursar.pools.capacity import PPM, Outcome
-from bursar.pools.layout import CAPACITY_MAX, CHECK_NS, PACE_PERCENT, STEP_NS, TICK_NS, Report
+from bursar.pools.layout import CAPACITY_MAX, CHECK_NS, PACE_PERCENT, STEP_CHECKS, TICK_NS, Report
 
 RATE_NS = 10 * TICK_NS
 STALE_NS = 5 * TICK_NS
@@ -40,7 +40,6 @@ class Client:
     report: Report | None = None
     changed_at: int = 0
     revoked: bool = False
-    was_revoked: bool = False
     stale: int = -1
     fast: bool = False
     measured_at: int = 0
@@ -53,7 +52,7 @@ class Client:
         """A new period: what is left of the old one is what it says of the client's habits."""
         overreserved = self.returned * OVERRESERVED_PART > self.dispatched
         self.wasted = self.wasted + 1 if overreserved else 0
-        self.was_revoked, self.revoked = self.revoked, False
+        self.revoked = False
         self.dispatched = self.returned = self.measured = 0
         self.report, self.fast = None, False
         self.changed_at = self.measured_at = now
@@ -81,8 +80,17 @@ class Accounts:
     be spent, and those that the ceiling ever allowed to be taken.
     """
 
-    def __init__(self, period_ns: int, client_capacity: int | None, *, printed: bool = False) -> None:
+    def __init__(
+        self,
+        period_ns: int,
+        client_capacity: int | None,
+        *,
+        printed: bool = False,
+        check_ns: int = CHECK_NS,
+    ) -> None:
+        """`check_ns`: how often somebody looks, and how old what is seen may be besides."""
         self.period_ns = period_ns
+        self.check_ns = check_ns
         self.client_capacity = client_capacity
         self.printed = printed
         self.clients: dict[str, Client] = {}
@@ -135,7 +143,7 @@ class Accounts:
         left_ns = max(self.period_ns - (now - self.began), 0)
         free = self.capacity * left_ns // self.period_ns - self.residual(now)
         if not self.printed:
-            step = max(1, self.capacity * STEP_NS // self.period_ns)
+            step = max(1, self.capacity * STEP_CHECKS * self.check_ns // self.period_ns)
             # Reports are up to a tick old: what was spent since then still counts as unspent.
             free = min(free + step // SLACK_PART, self._unclaimed(now, step))
         budget = self.capacity - self.issued()
@@ -174,7 +182,7 @@ class Accounts:
         are behind their reservations, pool tokens would come before theirs at the node: then there
         are only as many as the node has been idle."""
         # An engine that is not held up was last seen a tick and a check ago, at its pace or before it.
-        pace_ns = (now - self.began) * 100 // PACE_PERCENT - CHECK_NS
+        pace_ns = (now - self.began) * 100 // PACE_PERCENT - self.check_ns
         behind = sum(client.behind(pace_ns, self.period_ns) for client in self.clients.values())
         return max(step // 2 - BEHIND_WEIGHT * behind, self._idle())
 
@@ -184,7 +192,7 @@ class Accounts:
             return 0
         (since, before), (latest, done) = self._progress[0], self._progress[-1]
         could = self.capacity * (latest - since) // self.period_ns
-        return max(0, could - (done - before)) * CHECK_NS // (latest - since)
+        return max(0, could - (done - before)) * self.check_ns // (latest - since)
 
     # -- how it ended
 

@@ -9,6 +9,7 @@ gives it back.
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Sequence
 from itertools import repeat
 from typing import NamedTuple
 
@@ -17,7 +18,7 @@ from bursar.pools.engine_book import EngineBook
 from bursar.pools.layout import AMOUNT_MAX, TICK_NS, perform
 from bursar.pools.locks import QueueLock
 from bursar.pools.refusals import refuse
-from bursar.world import MILLISECOND_NS, Clock, Words
+from bursar.world import MILLISECOND_NS, Clock, WordOperation, Words
 
 CHUNK = 512
 """Tokens minted at once: the most that may be used after the period has ended unseen."""
@@ -44,9 +45,11 @@ class Engine:
 
     Somebody must call `tick` every 10 ms; an engine that does not tick gives
     up nothing of its reservation and reports nothing, which wastes capacity but breaks no promise.
-    """
 
-    def __init__(self, clock: Clock, words: Words, book: EngineBook) -> None:
+    Where the words are a round trip away (`words` is None), taking never looks at them: it spends what is
+    here and leaves word of what was missing, and `rounds` carries what the book asks for."""
+
+    def __init__(self, clock: Clock, words: Words | None, book: EngineBook) -> None:
         self.book = book
         self._clock = clock
         self._words = words
@@ -54,6 +57,9 @@ class Engine:
         self._tokens: deque[None] = deque()
         self._pop = self._tokens.pop
         self._looked_at = -TICK_NS
+        self._used_at = clock.now()
+        self._missed = 0
+        self._seen_spent = 0
         self.unreachable = 0
 
     # -- taking: no waiting, and almost always no shared word
@@ -76,6 +82,7 @@ class Engine:
     def _take(self, now: int, tokens: int) -> bool:
         if self._tokens:
             self._drain()
+        self._used_at = now
         if now - self._looked_at < TICK_NS and self.book.take(now, tokens):
             return True
         self._look(now, tokens)
@@ -86,7 +93,7 @@ class Engine:
         if not isinstance(tokens, int) or not 1 <= tokens <= AMOUNT_MAX:
             raise _unfit(tokens)
         with self._lock:
-            now = self._clock.now()
+            now = self._used_at = self._clock.now()
             self._drain()
             usable, looked_ns = self.book.usable(now), now - self._looked_at
             if usable < 1 or looked_ns >= (LOOK_NS if usable < tokens else TICK_NS):
@@ -136,7 +143,7 @@ class Engine:
             return True
 
     def _mint(self) -> bool:
-        now = self._clock.now()
+        now = self._used_at = self._clock.now()
         if self.book.usable(now) < 1 or now - self._looked_at >= TICK_NS:
             self._look(now, 1)
         chunk = min(CHUNK, self.book.usable(now))
@@ -155,6 +162,9 @@ class Engine:
 
     def _look(self, now: int, wanted: int) -> None:
         """One round of the book. Whatever is minted is taken back first: it may be void."""
+        if self._words is None:
+            self._missed = max(self._missed, wanted)
+            return
         self._drain()
         self._looked_at = now
         book = self.book
@@ -167,6 +177,35 @@ class Engine:
         except NetworkError:
             # Words that cannot be reached: what was asked for counts as taken by nobody.
             self.unreachable += 1
+
+    # -- a round that another carries to words that are far away
+
+    def begin(self) -> None:
+        """Begin a round: want what was missing, what is known to wait, and as much as was spent since the
+        last one, so that whoever goes on at that pace finds it here."""
+        with self._lock:
+            book = self.book
+            self._drain()
+            pace = max(0, book.spent - self._seen_spent)
+            self._seen_spent = book.spent
+            wanted, self._missed = max(self._missed, book.pending, pace), 0
+            book.begin(self._clock.now(), min(wanted, AMOUNT_MAX))
+
+    @property
+    def missed(self) -> bool:
+        """Whether somebody wanted tokens that were not here."""
+        return self._missed > 0
+
+    def operations(self, now: int) -> list[WordOperation]:
+        with self._lock:
+            operation = self.book.operation()
+            return [] if operation is None else [operation]
+
+    def receive(self, now: int, operations: Sequence[WordOperation], values: Sequence[int]) -> None:
+        with self._lock:
+            self._drain()  # it may be void
+            for value in values:
+                self.book.receive(now, value)
 
     def _drain(self) -> None:
         drained = 0
@@ -183,8 +222,8 @@ class Engine:
         return refuse(self.book, self._clock.now(), tokens)
 
     def idle_ns(self) -> int:
-        """For how long nobody has used it; not for an engine that ticks."""
-        return self._clock.now() - self._looked_at
+        """For how long nobody has used it."""
+        return self._clock.now() - self._used_at
 
     def is_alone(self) -> bool:
         """Whether no period has been opened for half a period more than one lasts."""

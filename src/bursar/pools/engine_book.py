@@ -8,23 +8,27 @@ from bursar.pools.layout import (
     AMOUNT_MAX,
     PACE_PERCENT,
     TICK_NS,
-    Add,
     Names,
-    Operation,
-    Read,
     Stamp,
-    Swap,
-    Write,
     check_amount,
+    is_ahead,
     pack,
     pack_report,
     unpack,
 )
+from bursar.world import Add, Read, Swap, WordOperation, Write
 
 BATCH_MIN = 16
+LIMIT_PART = 50
+"""Of a limit that several processes share at least one part of so many is charged at a time: what is charged
+and not used is nobody's in this period."""
+
 LATE_TICKS = 5
 """Whoever comes back for reserved tokens when a period opens may be late by so much."""
 
+
+PPM = 1_000_000
+USED_UP_PPM = 900_000
 
 OpenedAt = Callable[[int], int | None]
 
@@ -42,7 +46,9 @@ class EngineBook:
       it rises only by tokens given back unused. So a dispatch is used by one life of one client.
     - `hand` rises only by tokens between what `taken` was and the ceiling that was read *before*
       adding to it, both of this period: what was asked for beyond the ceiling is nobody's.
-    - `spent` + `hand` + `reserve` never exceeds the limit.
+    - `spent` + `hand` + `reserve` never exceeds `allowed`: the limit, or where several processes share
+      it what of it this life charged to the shared word, which never gives out more than the limit. What
+      is charged stays charged until the period is over, so nobody has to know what became of it.
     - tokens that decayed are gone: `reserve` + `spent` of a client that took nothing from the pool
       says how many of its tokens are still to be used, and that number only falls.
     - a report is made only of a period whose dispatch this life claimed.
@@ -59,22 +65,37 @@ class EngineBook:
         batch: int = 1000,
         adaptive: bool = True,
         limit: int | None = None,
-        paced: bool = False,
+        paced: bool | None = False,
         reserves: bool = True,
+        shares_limit: bool = False,
         opened_at: OpenedAt = _nobody_knows,
+        looks_first: bool = False,
     ) -> None:
         """`reserves`: a monitor dispatches to this client; if not, it takes from the pool alone, has no
-        words of its own and reports nothing. `opened_at`: when somebody in this process saw a period
-        begin, if it did: an engine that is not used may look late."""
+        words of its own and reports nothing. `shares_limit`: other processes may have engines of the same
+        tenant. `opened_at`: when somebody in this process saw a period
+        begin, if it did: an engine that is not used may look late. `looks_first`: it asks for no more than
+        the pool was seen to have. Where a look and an addition are apart by a round trip, additions of others
+        that were for nothing would come in between, time and again."""
         self.names = Names(pool)
         self.pool = pool
         self.tenant = tenant
         self.period_ns = period_ns
         self.set_limit(limit)
         self.limit = self._next_limit
-        self.paced = paced
+        self.shares_limit = shares_limit
+        self.allowed = 0 if self._must_charge else self.limit
+        self.shut = False
+        """Nothing more of the limit is to be had in this period: other processes were charged the rest."""
+        self._charging = 0
+        self._seen_limit = 0
+        self._for_claim = False
+        self.set_pacing(paced)
+        self.paced = paced is True
         self.reserves = reserves
         self._opened_at = opened_at
+        self._looks_first = looks_first
+        self._pooled = AMOUNT_MAX
         self.pending = 0
         self.period = 0
         self.opening = 0
@@ -94,6 +115,16 @@ class EngineBook:
         self._denied_at = 0
         self.asked = 0
 
+    def set_pacing(self, paced: bool | None) -> None:
+        """From the next period on. None: as the last period showed. Who used its reservation up and had
+        more waiting has it come due evenly, since that is how all who always wait get theirs; whoever asks
+        now and then has it at once."""
+        self._next_paced = paced
+
+    def _had_more(self) -> bool:
+        used_up = self.reservation > 0 and self.spent * PPM >= self.reservation * USED_UP_PPM
+        return used_up and (self.pending > 0 or self.denied > 0)
+
     def set_batch(self, batch: int, adaptive: bool) -> None:
         """One that reserves nothing begins with few: there may be very many such, and what they have in
         hand is nobody else's."""
@@ -106,6 +137,15 @@ class EngineBook:
         """From the next period on; None: no limit."""
         self._next_limit = AMOUNT_MAX if limit is None else check_amount(f"the limit of {self.tenant}", limit)
 
+    @property
+    def _must_charge(self) -> bool:
+        return self.shares_limit and self.limit < AMOUNT_MAX
+
+    @property
+    def may_have_more(self) -> bool:
+        """Whether the limit lets it use more in this period."""
+        return self.spent < self.limit and not (self.shut and self.spent >= self.allowed)
+
     def may_fit(self, tokens: int) -> bool:
         """Whether so many could be spent at once in this period or the next."""
         return tokens <= max(self.limit, self._next_limit)
@@ -116,11 +156,11 @@ class EngineBook:
         """Tokens that could be spent now."""
         if self.is_over(now):
             return 0
-        return min(self._due(now) + self.hand, self.limit - self.spent)
+        return min(self._due(now) + self.hand, self.allowed - self.spent)
 
     def take(self, now: int, tokens: int) -> bool:
         """Spend so many tokens, or none."""
-        if self.is_over(now) or tokens > self.limit - self.spent:
+        if self.is_over(now) or tokens > self.allowed - self.spent:
             return False
         due = self._due(now)
         if tokens > due + self.hand:
@@ -185,7 +225,7 @@ class EngineBook:
         if tokens > min(self._sure(), self._next_limit):
             return None
         waits_ns = [max(0, self.began + self.period_ns - now) + TICK_NS]
-        if self.paced and tokens <= min(self.reserve, self.limit - self.spent):
+        if self.paced and tokens <= min(self.reserve, self.allowed - self.spent):
             missing = tokens - self._due(now) - self.hand + 1
             waits_ns.append(missing * self.period_ns * PACE_PERCENT // (100 * self.reservation) + 1)
         return max(0, min(waits_ns))
@@ -208,7 +248,7 @@ class EngineBook:
         self._wanted = wanted
         self._phase = "look"
 
-    def operation(self) -> Operation | None:
+    def operation(self) -> WordOperation | None:
         """The next operation of the round; None when it is done."""
         match self._phase:
             case "look":
@@ -220,10 +260,19 @@ class EngineBook:
             case "claim":
                 expected = pack(self._ceiling.period, self.reservation + 1)
                 return Swap(self.names.tokens(self.tenant), expected, pack(self._ceiling.period, 0))
+            case "limit":
+                return Read(self.names.limit(self.tenant))
+            case "charge":
+                return Add(self.names.limit(self.tenant), self._charging)
+            case "begin":
+                first = pack(self.period, self._charging)
+                return Swap(self.names.limit(self.tenant), self._seen_limit, first)
             case "asked":
                 return Read(self.names.asked)
             case "report" | "declare":
                 return self._report()
+            case "count":
+                return Read(self.names.taken)
             case "add":
                 self._adding = self._batch_now()
                 return Add(self.names.taken, self._adding)
@@ -240,12 +289,25 @@ class EngineBook:
                 self._find(now, unpack(value))
             case "claim":
                 self._claim(now, value)
+            case "limit":
+                self._see_limit(now, value)
+            case "charge":
+                before = unpack(value)
+                left = self.limit - before.tokens if before.period == self.period else 0
+                self._allow(now, max(0, min(self._charging, left)))
+            case "begin":
+                if value == self._seen_limit:
+                    self._allow(now, self._charging)
+                else:
+                    self._phase = "limit"
             case "asked":
                 self.asked = value
                 reporting = self.claimed and value == self.period
                 self._phase = "report" if reporting else self._after_report(now)
             case "report":
                 self._phase = self._after_report(now)
+            case "count":
+                self._count(now, unpack(value))
             case "declare":
                 self._phase = "add"
             case "add":
@@ -269,6 +331,7 @@ class EngineBook:
 
     def _open(self, now: int) -> None:
         """A new period: what is left of the old one is void."""
+        self.paced = self._had_more() if self._next_paced is None else self._next_paced
         self.period = self._ceiling.period
         self.opening += 1
         seen_at = self._opened_at(self.period)
@@ -278,6 +341,7 @@ class EngineBook:
         self._hand_spent = self.decayed = self.denied = self.lent = 0
         self._denied_ceiling = -1
         self.limit = self._next_limit
+        self.allowed, self.shut = 0 if self._must_charge else self.limit, False
         self._phase = self._before_claim(now)
 
     def _before_claim(self, now: int) -> str:
@@ -295,30 +359,89 @@ class EngineBook:
         self.claimed = before == pack(self.period, self.reservation + 1)
         if not self.claimed:
             self.reservation = 0
-        self.reserve = min(self.reservation, self.limit - self.spent)
+        if self.reservation and self._must_charge:
+            self._charge(self.reservation, for_claim=True)
+            return
+        self._have_reserved()
+
+    def _have_reserved(self) -> None:
+        self.reserve = min(self.reservation, self.allowed - self.spent - self.hand)
         self._phase = "asked"
 
+    # -- a limit that several processes share
+
+    def _charge(self, tokens: int, for_claim: bool = False) -> None:
+        self._charging = min(tokens, self.limit - self.allowed)
+        self._for_claim = for_claim
+        self._phase = "limit"
+
+    def _see_limit(self, now: int, word: int) -> None:
+        """A word of an earlier period is begun anew. One of a later one is another's, whose period this
+        engine has not seen yet: to begin that anew would forget what was charged in it."""
+        found = unpack(word)
+        self._seen_limit = word
+        if found.period == self.period:
+            if found.tokens >= self.limit or self._charging < 1:
+                self._allow(now, 0)
+            else:
+                self._phase = "charge"
+        elif is_ahead(self.period, found.period):
+            self._allow(now, 0)
+        else:
+            self._phase = "begin"
+
+    def _allow(self, now: int, tokens: int) -> None:
+        self.allowed += tokens
+        self.shut = tokens < self._charging or self.allowed >= self.limit
+        if self._for_claim:
+            self._have_reserved()
+        elif self._room() < 1:
+            self._phase = ""
+        else:
+            self._phase = self._after_charge()
+
     def _after_report(self, now: int) -> str:
-        if self.usable(now) >= self._wanted or self._room() < 1 or self.is_over(now):
+        missing = self._wanted - self.usable(now)
+        if missing < 1 or self.is_over(now):
             return ""
         if self._ceiling.tokens == self._denied_ceiling and now - self._denied_at < TICK_NS:
             return ""
+        if self._must_charge and not self.shut and self._room() < missing:
+            self._charge(max(missing - self._room(), min(self._batch, self.limit // LIMIT_PART)))
+            return self._phase
+        return "" if self._room() < 1 else self._after_charge()
+
+    def _after_charge(self) -> str:
+        return "count" if self._looks_first else self._before_add()
+
+    def _before_add(self) -> str:
         # Before the first pool token, say how many of the reserved ones were given up: afterwards
         # the numbers no longer tell.
         return "declare" if self.claimed else "add"
 
-    def _report(self) -> Operation:
+    def _count(self, now: int, taken: Stamp) -> None:
+        """What the pool has. A word of another period says nothing: then it is tried."""
+        self._pooled = AMOUNT_MAX
+        if taken.period == self._ceiling.period:
+            self._pooled = max(0, self._ceiling.tokens - taken.tokens)
+        if self._pooled:
+            self._phase = self._before_add()
+            return
+        self.denied += self._batch_now()
+        self._phase = ""
+
+    def _report(self) -> WordOperation:
         unspent = self.reserve + self.hand + self.lent
-        waiting = self.pending > 0 and self.spent < self.limit
+        waiting = self.pending > 0 and self.may_have_more
         report = pack_report(self.period, unspent, self.spent - self.lent, waiting)
         return Write(self.names.report(self.tenant, self.period), report)
 
     def _room(self) -> int:
-        return self.limit - self.spent - self.reserve - self.hand
+        return self.allowed - self.spent - self.reserve - self.hand
 
     def _batch_now(self) -> int:
         wanted = max(self._batch, self._wanted - self.hand)
-        return min(wanted, self._room(), AMOUNT_MAX)
+        return min(wanted, self._room(), self._pooled or wanted)
 
     def _grant(self, now: int, before: Stamp) -> None:
         batch = self._adding

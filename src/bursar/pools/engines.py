@@ -1,10 +1,11 @@
-"""The engines of one process: one for each tenant that reserves something, and for the others while they
-ask for tokens.
+"""The engines of one process: one for each tenant that asks for tokens here.
 
-A tenant without a reservation takes from the pool alone. It needs no word of its own and no ticks, so
-its engine is made at its first request and forgotten once it was idle for two periods: nothing of a
-period that is over is owed to it, and no limit reaches from one period into the next. What such tenants
-have and use together is reported in the name of this process, so that the monitor can see how much of
+An engine is made at the tenant's first request and forgotten once it was idle for two periods: nothing of
+a period that is over is owed to it, and no limit reaches from one period into the next. So a reservation
+is claimed by a process in which it is asked for, and by no other.
+
+A tenant without a reservation takes from the pool alone, and needs no word of its own and no ticks. What
+such tenants have and use together is told to the monitor of this process, so that it can see how much of
 the data node they use. (A monitor in another process cannot: there it shows only in what they take.)
 """
 
@@ -12,17 +13,17 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 
-from bursar.errors import NetworkError
-from bursar.policy import PoolPolicy
+from bursar.policy.values import OWN_WORDS, PoolPolicy
 from bursar.pools.engine import Engine
 from bursar.pools.engine_book import EngineBook, OpenedAt
-from bursar.pools.layout import TICK_NS, Names, pack_report
+from bursar.pools.layout import TICK_NS, pack_report
 from bursar.pools.waiting import WaitingLine
 from bursar.resource import Answer, Ticket
 from bursar.world import SECOND_NS, World
 
 SWEEP_NS = SECOND_NS
 IDLE_PERIODS = 2
+BUSY_NS = 3 * TICK_NS
 REPORTED_A_TICK = 1_000
 """Adding up more engines than this is done at fewer ticks."""
 
@@ -40,7 +41,7 @@ class Client:
 
     @property
     def ticks(self) -> bool:
-        """Whether it has, or is about to have, reserved tokens."""
+        """Whether it has, or is about to have, reserved tokens: then it looks at the words by itself."""
         return self.engine.book.reserves or self.engine.book.claimed
 
 
@@ -53,10 +54,11 @@ class Engines:
         book_class: type[EngineBook],
         opened_at: OpenedAt,
         answer: Callable[[Ticket], Answer | None],
+        report: Callable[[int, int], None],
+        hurry: Callable[[], None] | None,
     ) -> None:
-        self.name = f"*{world.name}"
-        """The client in whose name those without a reservation are reported."""
-
+        """`report` is told the period and what those without a reservation have and use in it; `hurry`
+        calls for a round, where the words are far away."""
         self._world = world
         self._pool = pool
         self._policy = policy
@@ -66,11 +68,10 @@ class Engines:
         self._clients: dict[str, Client] = {}
         self._ticking: dict[str, Client] = {}
         self._waiting: dict[WaitingLine, None] = {}
-        self._names = Names(pool)
+        self._tell = report
+        self._hurry = hurry
         self._swept_at = world.clock.now()
         self._reported_at = 0
-        for tenant in find_reservations(policy):
-            self.open(tenant)
 
     def __contains__(self, tenant: str) -> bool:
         return tenant in self._clients
@@ -86,6 +87,11 @@ class Engines:
     def ticking(self) -> list[Engine]:
         return [client.engine for client in self._ticking.values()]
 
+    def of_round(self) -> list[Engine]:
+        """Those with something to ask of words that are far away: those that tick, and those that were
+        used of late, for whom somebody waits, or who missed tokens."""
+        return [each.engine for each in self._clients.values() if each.ticks or each.line or _is_busy(each)]
+
     def is_anybody_waiting(self) -> bool:
         return bool(self._waiting)
 
@@ -93,15 +99,25 @@ class Engines:
         """The tenant's, made if it has none."""
         found = self._clients.get(tenant)
         if found is None:
-            engine = Engine(self._world.clock, self._world.words, self._make_book(tenant))
+            engine = self.make(tenant, reserves=bool(reservation_of(self._policy, tenant)))
             name = f"pool.{self._pool}.{tenant}.waiting"
-            line = WaitingLine(self._world, name, engine, self._answer, self._waiting)
+            line = WaitingLine(self._world, name, engine, self._answer, self._waiting, self._hurry)
             found = self._clients[tenant] = Client(engine, line)
             if found.ticks:
                 self._ticking[tenant] = found
         return found
 
-    def _make_book(self, tenant: str) -> EngineBook:
+    def make(self, tenant: str, *, reserves: bool) -> Engine:
+        """An engine that is nobody's yet; one that reserves nothing leaves what is reserved alone."""
+        words = self._world.words if self._hurry is None else None
+        return Engine(self._world.clock, words, self._make_book(tenant, reserves))
+
+    def serve_waiting(self) -> None:
+        """Answer those who wait, as far as the tokens go."""
+        for line in list(self._waiting):
+            line.serve()
+
+    def _make_book(self, tenant: str, reserves: bool) -> EngineBook:
         policy = self._policy
         return self._book_class(
             self._pool,
@@ -111,15 +127,15 @@ class Engines:
             adaptive=policy.adaptive_batch,
             limit=limit_of(policy, tenant),
             paced=policy.pacing,
-            reserves=bool(reservation_of(policy, tenant)),
+            reserves=reserves,
+            shares_limit=policy.words != OWN_WORDS,
             opened_at=self._opened_at,
+            looks_first=self._hurry is not None,
         )
 
     def set_policy(self, policy: PoolPolicy) -> None:
         """Limits and reservations hold from the next period on, the rest at once."""
         old, self._policy = self._policy, policy
-        for tenant in find_reservations(policy):
-            self.open(tenant)
         for tenant, client in self._clients.items():
             book = client.engine.book
             if policy.find(tenant) is None:
@@ -129,7 +145,7 @@ class Engines:
             book.reserves = bool(reservation_of(policy, tenant))
             if book.reserves:
                 self._ticking[tenant] = client
-            book.paced = policy.pacing
+            book.set_pacing(policy.pacing)
             if (old.batch, old.adaptive_batch) != (policy.batch, policy.adaptive_batch):
                 book.set_batch(policy.batch, policy.adaptive_batch)
 
@@ -152,26 +168,27 @@ class Engines:
         books = [each.engine.book for each in self._clients.values() if not each.ticks]
         present = [book for book in books if book.period == period]
         if present:
-            word = self._names.report(self.name, period)
-            self._write(word, _add_up(period, present))
-
-    def _write(self, word: str, report: int) -> None:
-        try:
-            self._world.words.write(word, report)
-        except NetworkError:
-            return  # it is said again at the next tick
+            self._tell(period, _add_up(period, present))
 
     def _forget_idle(self) -> list[str]:
         idle_ns = IDLE_PERIODS * self._policy.period_ns
         gone = [
             tenant
             for tenant, client in self._clients.items()
-            if not (client.ticks or client.is_lent or client.line or client.engine.idle_ns() < idle_ns)
+            if not (client.is_lent or client.line or client.engine.idle_ns() < idle_ns)
         ]
         for tenant in gone:
             del self._clients[tenant]
-        self._ticking = {tenant: client for tenant, client in self._ticking.items() if client.ticks}
+        self._ticking = {
+            tenant: client
+            for tenant, client in self._ticking.items()
+            if tenant in self._clients and client.ticks
+        }
         return gone
+
+
+def _is_busy(client: Client) -> bool:
+    return client.engine.missed or client.engine.idle_ns() < BUSY_NS
 
 
 def _add_up(period: int, books: Iterable[EngineBook]) -> int:
@@ -180,7 +197,7 @@ def _add_up(period: int, books: Iterable[EngineBook]) -> int:
     for book in books:
         unspent += book.hand + book.lent
         spent += book.spent - book.lent
-        waiting |= book.pending > 0 and book.spent < book.limit
+        waiting |= book.pending > 0 and book.may_have_more
     return pack_report(period, unspent, spent, waiting)
 
 

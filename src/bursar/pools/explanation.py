@@ -5,20 +5,33 @@ from __future__ import annotations
 import msgspec
 
 from bursar.policy import PoolPolicy
+from bursar.policy.values import POOL_INTERVALS
 from bursar.pools.engine import Engine
 from bursar.pools.monitor_book import MonitorBook
-from bursar.pools.statistics import read_tenant
+from bursar.pools.statistics import PoolTenantStatistics, read_tenant
 from bursar.resource import Explanation
 from bursar.world import SECOND_NS
 
 
-def explain(name: str, tenant: str, policy: PoolPolicy, engine: Engine, monitor: MonitorBook) -> Explanation:
+def _explain_nodes(policy: PoolPolicy, now: PoolTenantStatistics) -> list[str]:
+    if not policy.nodes:
+        return []
+    return [
+        f"That is over {len(policy.nodes)} nodes, and follows its requests: {now.reservation} tokens were "
+        f"placed here for this interval of {policy.period_ns / SECOND_NS:g} s."
+    ]
+
+
+def explain(
+    name: str, tenant: str, policy: PoolPolicy, engine: Engine, monitor: MonitorBook, *, alone: bool
+) -> Explanation:
     now = read_tenant(engine)
     terms = policy.tenant(tenant)
     most = "no limit" if terms.limit is None else f"a limit of {terms.limit}"
     sentences = [
         f"{tenant} has a reservation of {terms.reservation} and {most}, in periods of "
-        f"{policy.period_ns / SECOND_NS:g} s.",
+        f"{policy.period_ns * (POOL_INTERVALS if policy.nodes else 1) / SECOND_NS:g} s.",
+        *_explain_nodes(policy, now),
         f"In this period it spent {now.spent}; {now.reserve} reserved tokens are left, and {now.hand} that "
         "it took from the pool.",
     ]
@@ -30,7 +43,7 @@ def explain(name: str, tenant: str, policy: PoolPolicy, engine: Engine, monitor:
         sentences.append("It asked the pool for more than there was.")
     if tenant in monitor.alerts():
         sentences.append("It keeps reserving more than it uses: lower its reservation.")
-    if engine.is_alone():
+    if alone:
         sentences.append(
             f"No monitor opens periods: {tenant} goes on by itself "
             f"(without_bursar = {policy.without_bursar.mode})."

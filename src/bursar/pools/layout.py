@@ -6,6 +6,8 @@
     pool/NAME/left              period           whoever led this period has gone, and opens no other
     pool/NAME/tokens/TENANT     period, count    reservation tokens, until the client claims them
     pool/NAME/report/TENANT/k   period, waiting, unspent, spent   what a client has and had; k = period mod 2
+    pool/NAME/limit/TENANT      period, count    what of its limit was charged; engines only ever add. Where
+                                                 several processes share the words, and may all serve it
 
 A period and a count share one word, so that an addition says in one step which period it was made
 in. Periods are compared for equality alone; they come round again after 2^28, which is eight years
@@ -19,7 +21,16 @@ from typing import NamedTuple
 
 from bursar.errors import UsageError
 from bursar.resource import check_name
-from bursar.world import MILLISECOND_NS, NAME_MAX_BYTES, Words
+from bursar.world import (
+    MILLISECOND_NS,
+    NAME_MAX_BYTES,
+    Add,
+    Read,
+    Swap,
+    WordOperation,
+    Words,
+    Write,
+)
 
 COUNT_BITS = 36
 PERIOD_BITS = 28
@@ -41,11 +52,18 @@ TICK_NS = 10 * MILLISECOND_NS
 CHECK_NS = 5 * MILLISECOND_NS
 """How often the monitor looks. Half a tick: a check that comes late costs no capacity."""
 
-STEP_NS = 10 * MILLISECOND_NS
-"""How much of the capacity is put into the pool ahead of use."""
+FAR_CHECK_NS = 20 * MILLISECOND_NS
+"""The same where words are a round trip away: a tick, and what a round takes."""
+
+STEP_CHECKS = 2
+"""What the capacity does between so many checks is put into the pool ahead of use."""
 
 PACE_PERCENT = 98
 """A paced engine has its last reserved tokens due when so much of the period has passed."""
+
+
+OWN = "*"
+"""The client that stands for all who reserve nothing, in a monitor's own process."""
 
 
 class Stamp(NamedTuple):
@@ -93,37 +111,13 @@ def next_period(period: int) -> int:
     return period % PERIOD_MAX + 1
 
 
-class Read(NamedTuple):
-    """Read a word."""
-
-    word: str
+BEHIND_MAX = 1 << 20
+"""A word that is at most so many periods ahead was written by one who is not late, as this one is."""
 
 
-class Write(NamedTuple):
-    """Write a word, whatever it was."""
-
-    word: str
-    value: int
-
-
-class Add(NamedTuple):
-    """Add to a word, and learn what it was before."""
-
-    word: str
-    amount: int
-
-
-class Swap(NamedTuple):
-    """Write a word if it is what it was thought to be, and learn what it was."""
-
-    word: str
-    expected: int
-    value: int
-
-
-Operation = Read | Write | Add | Swap
-"""What a book asks for: one atomic operation on one word. What the word was before comes back (0
-for a write)."""
+def is_ahead(period: int, other: int) -> bool:
+    """Whether the other one is a later period: one that is much later is none, but garbage."""
+    return 0 < (other - period) % PERIOD_MAX <= BEHIND_MAX
 
 
 class Names:
@@ -139,6 +133,9 @@ class Names:
 
     def tokens(self, tenant: str) -> str:
         return self._checked(f"{self._prefix}/tokens/{tenant}", tenant)
+
+    def limit(self, tenant: str) -> str:
+        return self._checked(f"{self._prefix}/limit/{tenant}", tenant)
 
     def report(self, tenant: str, period: int) -> str:
         return self._checked(f"{self._prefix}/report/{tenant}/{period & 1}", tenant)
@@ -163,7 +160,7 @@ def check_amount(what: str, amount: int) -> int:
     return amount
 
 
-def perform(words: Words, operation: Operation) -> int:
+def perform(words: Words, operation: WordOperation) -> int:
     """Do one operation; what the word was before it (0 for a write)."""
     match operation:
         case Read(word):

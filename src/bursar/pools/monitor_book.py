@@ -9,19 +9,18 @@ from bursar.pools.accounts import Accounts, Client
 from bursar.pools.admission import admit, admit_all
 from bursar.pools.capacity import AdaptiveCapacity, Capacity, Outcome
 from bursar.pools.layout import (
+    CHECK_NS,
+    OWN,
     TICK_NS,
     Names,
-    Operation,
-    Read,
     Report,
-    Swap,
-    Write,
     next_period,
     pack,
     tag_of,
     unpack,
     unpack_report,
 )
+from bursar.world import Read, Swap, WordOperation, Write
 
 SETTLE_NS = 3 * TICK_NS
 """So long after a period began, the last reports of the one before are in."""
@@ -30,15 +29,18 @@ LAST_REPORTS_NS = 4 * TICK_NS
 """So long before the end of a period reports are asked for, even if nobody touched the pool."""
 
 REVOKE_NS = 5 * TICK_NS
-SWAPS_MAX = 1000
 OVERRESERVED_PERIODS = 5
 PATIENCE_PERCENT = 150
 """A standby takes over when no period was opened for so much of a period."""
 
+_DECIDED_BY_ANSWERS = frozenset({"settled", "raise", "ask"})
+"""What cannot be said before everything that was asked for earlier in the round is answered."""
+
 
 class MonitorBook:
-    """One monitor of one pool. Every operation on a shared word is asked for here, one at a time:
-    `begin` starts a round, `operation` says what to do next, `receive` takes what the word was.
+    """One monitor of one pool. Every operation on a shared word is asked for here: `begin` starts a
+    round, `operation` says what to do next, `receive` takes what the word was. Where words are a round
+    trip away, `operations` says all that can be done at once.
 
     Of several monitors, that one leads whose compare-and-swap of `ceiling` opened the present
     period; one that fails to move the ceiling stands by from then on. Invariants, in each period:
@@ -58,6 +60,7 @@ class MonitorBook:
         client_capacity: int | None = None,
         convert: bool = True,
         printed: bool = False,
+        check_ns: int = CHECK_NS,
     ) -> None:
         """`convert` off: unused reservations are wasted (the paper's basic version). `printed`: the
         pool by the paper's formula, all at once."""
@@ -67,7 +70,7 @@ class MonitorBook:
             )
         self.names = Names(pool)
         self.estimate = capacity
-        self.accounts = Accounts(period_ns, client_capacity, printed=printed)
+        self.accounts = Accounts(period_ns, client_capacity, printed=printed, check_ns=check_ns)
         self.leading = False
         self.period = 0
         self.outcome: Outcome | None = None
@@ -80,7 +83,8 @@ class MonitorBook:
         self._closing: Accounts | None = None
         self._plan: list[tuple[str, str]] = []
         self._found = 0
-        self._swaps = 0
+        self._next_period = 0
+        self._own: dict[int, int] = {}
         self.seen = 0
         self._opened_at = 0
 
@@ -112,7 +116,8 @@ class MonitorBook:
         self._set_floor()
 
     def _set(self, tenant: str, reservation: int) -> None:
-        self.names.report(tenant, 0)
+        if tenant != OWN:
+            self.names.report(tenant, 0)
         self.clients.setdefault(tenant, Client(0)).reservation = reservation
 
     def _set_floor(self) -> None:
@@ -129,7 +134,7 @@ class MonitorBook:
 
     def is_led(self, now: int) -> bool:
         """Whether anybody opens periods, as far as is known here."""
-        return self.leading or (self.seen > 0 and not self._is_overdue(now, PATIENCE_PERCENT))
+        return self.seen > 0 and not self._is_overdue(now, PATIENCE_PERCENT)
 
     def _is_overdue(self, now: int, percent: int) -> bool:
         return (now - self._opened_at) * 100 >= self.accounts.period_ns * percent
@@ -138,7 +143,7 @@ class MonitorBook:
         if period != self.seen:
             self.seen, self._opened_at = period, now
 
-    def resign(self) -> Operation | None:
+    def resign(self) -> WordOperation | None:
         """This monitor goes: whoever stands by need not wait to see that no period is opened."""
         if not self.leading:
             return None
@@ -153,16 +158,24 @@ class MonitorBook:
         if not self.leading:
             self._plan = [("watch", "")]
         elif now - self.accounts.began >= self.accounts.period_ns:
-            self._plan = list(self._opening())
+            self._plan_opening()
         else:
             self._plan = list(self._checking(now))
 
-    def _opening(self) -> Iterator[tuple[str, str]]:
-        yield from (("stale", tenant) for tenant in self.clients)
-        yield "open", ""
-        yield "empty", ""
-        yield from (("dispatch", tenant) for tenant in self.clients)
-        yield "raise", ""
+    def _plan_opening(self) -> None:
+        """The period first, by a swap; then words that hold nothing of value any more are written. A
+        monitor that is so late with it that another one leads does harm to nobody: what it writes is of
+        a period that is over, and void."""
+        self._next_period = next_period(unpack(self._ceiling).period)
+        clients = list(self.clients)
+        self._plan = [
+            *(("stale", tenant) for tenant in clients),
+            *(("unclaimed", tenant) for tenant in clients),
+            ("open", ""),
+            ("empty", ""),
+            *(("dispatch", tenant) for tenant in clients),
+            ("raise", ""),
+        ]
 
     def _checking(self, now: int) -> Iterator[tuple[str, str]]:
         if not self._settled and now - self.accounts.began >= SETTLE_NS:
@@ -181,16 +194,34 @@ class MonitorBook:
         waited = now - self.accounts.began >= REVOKE_NS
         return waited and client.absent > 0 and not client.revoked and client.report is None
 
-    def operation(self, now: int) -> Operation | None:
+    def operation(self, now: int) -> WordOperation | None:
         """The next operation of the round; None when it is done."""
-        while self._plan:
-            operation = self._next(now, *self._plan[0])
-            if operation is not None:
-                return operation
-            self._plan.pop(0)
-        return None
+        return next(iter(self._ahead(now, 1)), None)
 
-    def _next(self, now: int, action: str, tenant: str) -> Operation | None:
+    def operations(self, now: int) -> list[WordOperation]:
+        """The next operations of the round, as many as need no answer to one another."""
+        return self._ahead(now, len(self._plan))
+
+    def _ahead(self, now: int, most: int) -> list[WordOperation]:
+        found: list[WordOperation] = []
+        while len(found) < min(most, len(self._plan)):
+            action, tenant = self._plan[len(found)]
+            decided = action in _DECIDED_BY_ANSWERS
+            if decided and found:
+                break
+            operation = self._next(now, action, tenant)
+            if operation is None:
+                self._plan.pop(len(found))
+                continue
+            found.append(operation)
+            if decided:
+                break
+        return found
+
+    def _next(self, now: int, action: str, tenant: str) -> WordOperation | None:
+        if tenant == OWN:
+            self._look_at_own(now, action)
+            return None
         names = self.names
         match action:
             case "watch":
@@ -198,21 +229,21 @@ class MonitorBook:
             case "left":
                 return Read(names.left)
             case "stale":
-                return Read(names.report(tenant, next_period(unpack(self._ceiling).period)))
+                return Read(names.report(tenant, self._next_period))
+            case "unclaimed":
+                return Read(names.tokens(tenant))
             case "open":
-                period = next_period(unpack(self._ceiling).period)
-                return Swap(names.ceiling, self._ceiling, pack(period, 0))
-            case "empty" | "taken":
-                return Read(names.taken)
-            case "emptying":
-                return Swap(names.taken, self._found, pack(self.period, 0))
+                return Swap(names.ceiling, self._ceiling, pack(self._next_period, 0))
+            case "empty":
+                return Write(names.taken, pack(self._next_period, 0))
             case "repair":
                 return Swap(names.taken, self._found, pack(self.period, self._taken))
             case "dispatch":
-                return Read(names.tokens(tenant))
-            case "dispatching":
-                tokens = self.clients[tenant].reservation
-                return Swap(names.tokens(tenant), self._found, pack(self.period, tokens + 1))
+                client = self.clients.get(tenant)
+                tokens = 0 if client is None else client.reservation
+                return Write(names.tokens(tenant), pack(self._next_period, tokens + 1))
+            case "taken":
+                return Read(names.taken)
             case "settle":
                 return Read(names.report(tenant, self.period - 1))
             case "settled":
@@ -230,7 +261,7 @@ class MonitorBook:
                 return Write(names.asked, self.period) if self._taken > 0 or late else None
         raise AssertionError(f"there is no action {action}")
 
-    def receive(self, now: int, operation: Operation, value: int) -> None:
+    def receive(self, now: int, operation: WordOperation, value: int) -> None:
         """What the word of this operation was before it."""
         action, tenant = self._plan.pop(0)
         client = self.clients.get(tenant)
@@ -238,11 +269,9 @@ class MonitorBook:
             case "watch":
                 self._watch(now, value)
             case "left" if value == self.seen:
-                self._plan = list(self._opening())
+                self._plan_opening()
             case "open":
                 self._open(now, value)
-            case "empty" | "emptying":
-                self._empty(value, tried=action == "emptying")
             case "settle":
                 report = unpack_report(value)
                 self._final[tenant] = report if report.tag == tag_of(self.period - 1) else None
@@ -257,22 +286,16 @@ class MonitorBook:
             self._receive_of(now, action, tenant, client, operation, value)
 
     def _receive_of(
-        self, now: int, action: str, tenant: str, client: Client, operation: Operation, value: int
+        self, now: int, action: str, tenant: str, client: Client, operation: WordOperation, value: int
     ) -> None:
         match action:
             case "stale":
-                tag = tag_of(next_period(unpack(self._ceiling).period))
+                tag = tag_of(self._next_period)
                 client.stale = value if unpack_report(value).tag == tag else -1
-            case "dispatch":
-                self._found = value
-                unclaimed = unpack(value).period == self.period - 1 and unpack(value).tokens > 0
-                client.absent = client.absent + 1 if unclaimed or client.was_revoked else 0
-                # Charged before it can be used: if no answer comes, it may have been dispatched.
-                client.dispatched = client.reservation
-                self._plan.insert(0, ("dispatching", tenant))
-            case "dispatching":
-                if value != self._found:
-                    client.dispatched = 0
+            case "unclaimed":
+                found = unpack(value)
+                unclaimed = found.period == self._next_period - 1 and found.tokens > 0
+                client.absent = client.absent + 1 if unclaimed or client.revoked else 0
             case "report":
                 self._note_report(now, client, value)
             case "revoke":
@@ -290,7 +313,7 @@ class MonitorBook:
         self._see(now, unpack(ceiling).period)
         waited_ns = now - self._changed_at
         if ceiling == 0 or waited_ns * 100 >= self.accounts.period_ns * PATIENCE_PERCENT:
-            self._plan = list(self._opening())
+            self._plan_opening()
         elif self._is_overdue(now, 100):
             self._plan = [("left", "")]  # it is over: has its monitor gone, or is it only late?
 
@@ -300,14 +323,17 @@ class MonitorBook:
             return
         self._closing = self._copy_accounts() if self.leading else None
         self.leading = True
-        self.period = next_period(unpack(before).period)
+        self.period = self._next_period
         self._see(now, self.period)
         self._ceiling = pack(self.period, 0)
         # What was promised stays promised, even if the estimate has fallen below it since.
         promised = sum(client.reservation for client in self.clients.values())
         self._forget_leavers()
         self.accounts.begin(now, max(self.estimate.value, promised))
-        self._taken = self._swaps = 0
+        self._taken = 0
+        for client in self.clients.values():
+            # Charged before it can be used: if no answer comes, it may have been dispatched.
+            client.dispatched = client.reservation
         self._asked = False
         self._settled = self._closing is None
 
@@ -329,15 +355,6 @@ class MonitorBook:
         self._ceiling, self._changed_at = ceiling, now
         self._plan = []
 
-    def _empty(self, value: int, *, tried: bool) -> None:
-        """Clients add to `taken` all the time, so it may take a few tries to begin it anew."""
-        if tried and value == self._found:
-            return
-        self._found = value
-        self._swaps += 1
-        if self._swaps <= SWAPS_MAX:
-            self._plan.insert(0, ("emptying", ""))
-
     def _close(self) -> None:
         """The last reports of the period before are in: learn from them."""
         self._settled = True
@@ -358,6 +375,17 @@ class MonitorBook:
             client.returned = 0
         self.accounts.note_speed(now, client)
 
+    def note_own(self, period: int, report: int) -> None:
+        """What tenants without a reservation have and use in this process, told by no word."""
+        self._own = {each: word for each, word in self._own.items() if each == period - 1}
+        self._own[period] = report
+
+    def _look_at_own(self, now: int, action: str) -> None:
+        if action == "report":
+            self._note_report(now, self.clients[OWN], self._own.get(self.period, 0))
+        elif action == "settle" and self.period - 1 in self._own:
+            self._final[OWN] = unpack_report(self._own[self.period - 1])
+
     def _take(self, word: int) -> None:
         taken = unpack(word)
         if taken.period == self.period and taken.tokens >= self._taken:
@@ -369,14 +397,14 @@ class MonitorBook:
         self._taken = max(self._taken, unpack(self._ceiling).tokens)
         self._plan.insert(0, ("repair", ""))
 
-    def _plan_raise(self, now: int) -> Operation | None:
+    def _plan_raise(self, now: int) -> WordOperation | None:
         ceiling = unpack(self._ceiling).tokens
         target = self.accounts.target(now, self._taken, ceiling)
         if target <= ceiling:
             return None
         return Swap(self.names.ceiling, self._ceiling, pack(self.period, target))
 
-    def _raise(self, now: int, operation: Operation, before: int) -> None:
+    def _raise(self, now: int, operation: WordOperation, before: int) -> None:
         assert isinstance(operation, Swap), "the ceiling is moved by a swap"
         if before != self._ceiling:
             self._stand_by(now, before)

@@ -15,6 +15,11 @@ def refuse(book: EngineBook, now: int, tokens: int) -> Refused:
         why = "its period is over, and the next has not begun"
     elif book.spent + tokens > book.limit:
         why = f"{book.spent} tokens were charged to it in this period and its limit is {book.limit}"
+    elif book.shut and book.spent + tokens > book.allowed:
+        why = (
+            f"its limit is {book.limit} in a period, of which {book.spent} were charged here and the rest to "
+            "other processes of this pool"
+        )
     else:
         why = (
             f"of its {book.reservation} reserved tokens {book.reserve} are left in this period, and the "

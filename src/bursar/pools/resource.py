@@ -1,13 +1,13 @@
 """`pool` as the front door needs it: an engine for each tenant, and a monitor that leads or stands by.
 
-Every process that opens the resource over the same words has its own engines and its own standby:
-whichever opens a period leads it.
+Every process that opens the resource over the same words has engines of those who ask there, and a
+standby: whichever opens a period leads it.
 """
 
 from __future__ import annotations
 
 import asyncio
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from bursar.errors import Refused, Unknown
 from bursar.policy import PoolPolicy
@@ -17,9 +17,10 @@ from bursar.pools.engine import Engine
 from bursar.pools.engine_book import EngineBook
 from bursar.pools.engines import Client, Engines, find_reservations, limit_of
 from bursar.pools.explanation import explain
-from bursar.pools.layout import AMOUNT_MAX, TICK_NS
+from bursar.pools.layout import AMOUNT_MAX, CHECK_NS, FAR_CHECK_NS, OWN, TICK_NS
 from bursar.pools.monitor import Monitor
 from bursar.pools.monitor_book import MonitorBook
+from bursar.pools.rounds import Rounds
 from bursar.pools.statistics import PoolStatistics, read_statistics
 from bursar.resource import (
     PLACE_NS,
@@ -38,6 +39,9 @@ from bursar.resource import (
 from bursar.resource.door import Resource
 from bursar.resource.fallback import Fallback
 from bursar.world import World
+
+if TYPE_CHECKING:
+    from bursar.pools.placer import Placer
 
 UNPROFILED_TOKENS = 1000
 
@@ -66,6 +70,15 @@ def estimate_capacity(policy: PoolPolicy, known: int = UNPROFILED_TOKENS) -> Cap
 def _read_client_capacity(policy: PoolPolicy) -> int | None:
     local = policy.client_capacity
     return None if local is None else local.per(policy.period_ns)
+
+
+def _make_placer(world: World, policy: PoolPolicy) -> Placer | None:
+    """Of a pool of several data nodes. What it needs is loaded where there is one."""
+    if not policy.nodes:
+        return None
+    from bursar.pools.placer import Placer
+
+    return Placer(world, policy)
 
 
 class Charged(NamedTuple):
@@ -99,23 +112,63 @@ class PoolDecider(Decider):
             estimate_capacity(policy),
             period_ns=policy.period_ns,
             client_capacity=_read_client_capacity(policy),
+            check_ns=CHECK_NS if world.far_words is None else FAR_CHECK_NS,
         )
         self._monitor = Monitor(world.clock, world.words, self._book)
         self.strangers = Strangers(lambda tenant: self.forget(tenant))
+        self._rounds = self._make_rounds(world)
         self._engines = Engines(
-            world, name, policy, self.engine_book_class, self._book.opened_at, self._answer
+            world,
+            name,
+            policy,
+            self.engine_book_class,
+            self._book.opened_at,
+            self._answer,
+            self._book.note_own,
+            None if self._rounds is None else self._rounds.call,
         )
+        self._placer = _make_placer(world, policy)
         self._set_reservations(policy, self._book.estimate)
 
+    def _make_rounds(self, world: World) -> Rounds | None:
+        """What carries this pool's operations, where its words are far away."""
+        if world.far_words is None:
+            return None
+        return Rounds(
+            world.clock,
+            world.far_words,
+            self._book,
+            lambda: self._engines.of_round(),
+            lambda: self._engines.serve_waiting(),
+        )
+
     def _set_reservations(self, policy: PoolPolicy, capacity: Capacity) -> None:
-        reservations = {**find_reservations(policy), self._engines.name: 0}
-        self._book.set_terms(reservations, capacity, _read_client_capacity(policy))
+        if self._placer is None:
+            reservations = find_reservations(policy)
+        else:
+            reservations = self._placer.set_policy(policy)
+        self._book.set_terms({**reservations, OWN: 0}, capacity, _read_client_capacity(policy))
+
+    async def _place(self) -> None:
+        """What is reserved at this node in its next interval, again and again."""
+        while not self._stopped and self._placer is not None:
+            placer = self._placer
+            reservations = await placer.place()
+            if placer is not self._placer:
+                continue  # the policy has changed meanwhile
+            capacity, client_capacity = self._book.estimate, _read_client_capacity(self._policy)
+            self._book.set_terms({**reservations, OWN: 0}, capacity, client_capacity)
+            await self._clock.sleep(placer.look_ns)
 
     async def start(self) -> None:
+        if self._placer is not None:
+            self._world.spawn(self._place(), f"pool.{self.name}.placing")
+        if self._rounds is not None:
+            await self._rounds.round()
+            self._world.spawn(self._go_round(self._rounds), f"pool.{self.name}.rounds")
+            return
         self._monitor.check()
         self._world.spawn(self._monitor.run(), f"pool.{self.name}.monitor")
-        for engine in self._engines.ticking:
-            engine.tick()
         self._world.spawn(self._tick(), f"pool.{self.name}.ticks")
 
     async def _tick(self) -> None:
@@ -125,18 +178,33 @@ class PoolDecider(Decider):
             for engine in self._engines.ticking:
                 engine.tick()
                 await asyncio.sleep(0)  # many engines must not keep everybody else waiting
-            if self._engines.look_after(self._book.seen):
-                self.strangers.keep(self._engines.__contains__)
+            self._look_after()
             await self._clock.sleep(TICK_NS)
+
+    async def _go_round(self, rounds: Rounds) -> None:
+        while not self._stopped:
+            await rounds.rest()
+            self.collect()
+            await rounds.round()
+            self._look_after()
+
+    def _look_after(self) -> None:
+        if self._engines.look_after(self._book.seen):
+            self.strangers.keep(self._engines.__contains__)
 
     async def stop(self) -> None:
         self._stopped = True
-        self._monitor.stop()
+        if self._rounds is not None:
+            await self._rounds.resign()
+        else:
+            self._monitor.stop()
 
     async def reconfigure(self, policy: PoolPolicy) -> None:
         """New terms hold from the next period on; reservations that do not fit are refused, and then
         nothing has changed."""
         check_change(self._policy, policy, LIVE["pool"])
+        if policy.nodes != self._policy.nodes:
+            self._placer = _make_placer(self._world, policy)
         capacity: Capacity = self._book.estimate
         if policy.capacity != self._policy.capacity:
             capacity = estimate_capacity(policy, self._book.estimate.value)
@@ -157,7 +225,11 @@ class PoolDecider(Decider):
         ticking = self._engines.ticking
         if not ticking:
             return self._book.is_led(self._clock.now())
-        return not any(engine.is_alone() for engine in ticking)
+        return not any(map(self._is_alone, ticking))
+
+    def _is_alone(self, engine: Engine) -> bool:
+        """Whether no period is opened, for all that the engine and this process's monitor have seen."""
+        return engine.is_alone() and not self._book.is_led(self._clock.now())
 
     def most(self, ticket: Ticket) -> int:
         """Its limit, or all that the data node does in a period: tokens do not outlive it. Where
@@ -186,8 +258,11 @@ class PoolDecider(Decider):
 
     def patience_ns(self, ticket: Ticket) -> int:
         engine = self._engines.open(ticket.tenant).engine
-        between = engine.book.is_over(self._clock.now()) and not engine.is_alone()
-        return GAP_NS if between and not ticket.at_once else 0
+        now = self._clock.now()
+        between = engine.book.is_over(now) and not self._is_alone(engine)
+        # Tokens that are far away are asked for, and may be here by then.
+        soon = between or (self._rounds is not None and self._book.is_led(now))
+        return GAP_NS if soon and not ticket.at_once else 0
 
     def withdraw(self, ticket: Ticket) -> Refused | Unknown:
         line = self._engines.open(ticket.tenant).line
@@ -207,11 +282,11 @@ class PoolDecider(Decider):
         tenant = ticket.tenant
         engine = self._engines.open(tenant).engine
         now = self._clock.now()
-        if self._book.leading and engine.book.is_over(now):
+        if self._rounds is None and self._book.leading and engine.book.is_over(now):
             self._monitor.check()  # this process opens the next period, and may be late to do so
         taken = engine.take_with_lot(ticket.amount, min(ahead, self._room(tenant, now)) if ahead else 0)
         if taken is None:
-            if engine.is_alone() and self._fallback.allows(now, tenant, ticket.amount):
+            if self._is_alone(engine) and self._fallback.allows(now, tenant, ticket.amount):
                 return Granted(ticket.amount, fallback=self._policy.without_bursar.mode)
             return None
         issue = None
@@ -234,7 +309,7 @@ class PoolDecider(Decider):
     def _refusal(self, ticket: Ticket) -> Refused | Unknown:
         tenant = ticket.tenant
         engine = self._engines.open(tenant).engine
-        if engine.is_alone():
+        if self._is_alone(engine):
             mode = self._policy.without_bursar.mode
             return Unknown(
                 f"no monitor has opened a period of {self.name}; is one running? "
@@ -286,10 +361,13 @@ class PoolDecider(Decider):
     # -- telling
 
     def explain(self, tenant: str) -> Explanation:
+        """By its engine here; who asks about a tenant that is not used here claims nothing for it."""
         self._policy.tenant(tenant)
-        engine = self._engines.open(tenant).engine
+        client = self._engines.get(tenant)
+        engine = self._engines.make(tenant, reserves=False) if client is None else client.engine
         engine.tick()  # it may not have looked for long
-        return explain(self.name, tenant, self._policy, engine, self._book)
+        return explain(self.name, tenant, self._policy, engine, self._book, alone=self._is_alone(engine))
 
     def statistics(self) -> PoolStatistics:
-        return read_statistics(self._monitor, self._engines.by_tenant)
+        carried_by = self._monitor if self._rounds is None else self._rounds
+        return read_statistics(self._book, carried_by.unreachable, self._engines.by_tenant)

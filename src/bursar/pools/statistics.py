@@ -8,7 +8,7 @@ from typing import Annotated
 import msgspec
 
 from bursar.pools.engine import Engine
-from bursar.pools.monitor import Monitor
+from bursar.pools.monitor_book import MonitorBook
 from bursar.resource.rows import Rows
 from bursar.resource.statistics import counter, gauge, labelled, listed
 
@@ -40,15 +40,14 @@ class PoolStatistics(msgspec.Struct, frozen=True, kw_only=True):
     overreserving: Annotated[tuple[str, ...], listed("tenants that keep reserving more than they use")] = ()
 
 
-def read_statistics(monitor: Monitor, engines: Mapping[str, Engine]) -> PoolStatistics:
-    book = monitor.book
+def read_statistics(book: MonitorBook, unreachable: int, engines: Mapping[str, Engine]) -> PoolStatistics:
     return PoolStatistics(
         leading=book.leading,
         period=book.period,
         capacity=book.accounts.capacity,
         issued=book.accounts.issued(),
         used=0 if book.outcome is None else book.outcome.used,
-        unreachable=monitor.unreachable + sum(engine.unreachable for engine in engines.values()),
+        unreachable=unreachable + sum(engine.unreachable for engine in engines.values()),
         tenants=Rows(engines, lambda name: read_tenant(engines[name])),
         overreserving=tuple(book.alerts()),
     )

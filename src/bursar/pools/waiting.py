@@ -16,7 +16,8 @@ class WaitingLine:
     """First come, first served: one task answers all of them, and only while there are any.
 
     A new period and a fuller pool both show in the ceiling, so it waits for that word; and looks at
-    every tick besides, because a paced engine has more by then."""
+    every tick besides, because a paced engine has more by then. Where the words are far away, each round
+    serves all lines, and this calls for one."""
 
     def __init__(
         self,
@@ -25,6 +26,7 @@ class WaitingLine:
         engine: Engine,
         answer: Callable[[Ticket], Answer | None],
         waiting: dict[WaitingLine, None],
+        hurry: Callable[[], None] | None = None,
     ) -> None:
         """`answer` says what becomes of a request now; None: it goes on waiting. `waiting` are all the
         lines in which somebody does."""
@@ -33,6 +35,7 @@ class WaitingLine:
         self._engine = engine
         self._answer = answer
         self._waiting = waiting
+        self._hurry = hurry
         self._tickets: OrderedDict[Ticket, None] = OrderedDict()
         self._serving = False
 
@@ -43,7 +46,9 @@ class WaitingLine:
         self._tickets[ticket] = None
         self._waiting[self] = None
         self._engine.book.pending += ticket.amount
-        if not self._serving:
+        if self._hurry is not None:
+            self._hurry()
+        elif not self._serving:
             self._serving = True
             self._world.spawn(self._keep_serving(), self._name)
 

@@ -15,6 +15,8 @@ target is alone and looks only at what it sees itself.
                `enforcer` keeps it at what the handouts say
 - `book`       all state of a target: records, remainders, last allocation; closes one interval and
                opens the next; nothing in it waits or looks at a clock
+- `bursts`     what tenants say will come, and what is kept for it (the hints of IV-E); `announcing` is
+               how they say it
 - `target`     the loop: statistics, allocation, rules (III-A, III-B, III-D); the place where rules
                are enforced is behind `Enforcer`
 - `resource`   what the kind offers the front door; `explanation`, `statistics`: what it says of itself
@@ -66,6 +68,12 @@ takes them would have lent less than it did. What comes back within its interval
   (`served`), it is estimated: it grows while a tenant uses 95 % of its limit, and follows use where
   it does not. A tenant that wants less than its own part lends the rest but is held to its part, so
   that it is seen to want more; the records count what was lent *and used*.
+
+**Bursts that are announced** (IV-E asks for hints). Until it begins an idle tenant that announced one
+counts as active and lends its part, so its record rises up to what it announced: tokens are kept for it
+as others' debts, and none are idle. From the first interval of its time on it counts as wanting all of it,
+so its part is there before its first request, and it is paid back like every lender. What it lent for a
+burst that did not come is forgiven to those who owe.
 
 **Where the paper is silent.** A tenant that was not active in the last interval has no last
 allocation: its own part stands in, as if it had had it. A tenant without demand neither lends nor

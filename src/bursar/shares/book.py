@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
 import msgspec
 import numpy as np
+import numpy.typing as npt
 
 from bursar.errors import FormatError, UsageError
 from bursar.policy.values import ANYONE, find_template, is_template
@@ -17,13 +18,15 @@ from bursar.shares.borrowing import (
     TOKENS_MAX,
     Allocation,
     Terms,
+    Tokens,
     allocate,
     decay,
     payback_bound,
     portion,
     settle,
 )
-from bursar.shares.handout import Handout, Line, TenantTerms
+from bursar.shares.bursts import Burst, Bursts, Expected
+from bursar.shares.handout import Demands, Handout, Lines, TenantTerms, per_second
 from bursar.shares.served import ServedDemand
 from bursar.units import Rate
 from bursar.world import SECOND_NS
@@ -69,6 +72,7 @@ class TargetBook:
         self.handout = Handout(0, 0)
         self._terms: Mapping[str, Any] = {}
         self._templates: dict[str, Any] = {}
+        self._sizes: Mapping[str, int] = {}
         self._listed_weight = 0
         self._needed_first = needed_first
         self._half_life: int | None = None
@@ -76,6 +80,7 @@ class TargetBook:
         self._given_for_ns = 0
         self._given = 0
         self._wants = ServedDemand()
+        self.bursts = Bursts()
         self._slots: dict[str, int] = {}
         self._names: list[str] = []
         self._weight = np.zeros(0)
@@ -129,9 +134,19 @@ class TargetBook:
         self._templates = {name: terms for name, terms in tenants.items() if is_template(name)}
         self._listed_weight = sum(terms.weight for terms in tenants.values())
         self._listed_weight -= sum(terms.weight for terms in self._templates.values())
+        for name in [name for name in self.bursts if self.terms(name) is None]:
+            self.bursts.withdraw(name)
         self.leave(*[name for name in self._names if self.terms(name) is None])
         for name in self._names:
             self._write_terms(name)
+
+    def set_sizes(self, sizes: Mapping[str, int]) -> None:
+        """How many times the weight of its terms each tenant has, from the next interval on; once where it
+        is not said."""
+        if sizes != self._sizes:
+            self._sizes = dict(sizes)
+            for name in self._names:
+                self._write_terms(name)
 
     def _enter(self, name: str) -> int:
         slot = self._slots.get(name)
@@ -152,34 +167,62 @@ class TargetBook:
 
     def _write_terms(self, name: str) -> None:
         terms, slot = self.terms(name), self._slots[name]
-        self._weight[slot] = terms.weight
+        self._weight[slot] = terms.weight * self._sizes.get(name, 1)
         self._borrow[slot] = NO_CAP if terms.borrow is None else terms.borrow
         self._lend[slot] = NO_CAP if terms.lend is None else terms.lend
 
     def leave(self, *tenants: str) -> None:
         """Settle what they owe and are owed against the others, and forget them. One that is not here
         has nothing to settle."""
-        leaving = sum(map(self._drop, tenants))
+        here = {self._slots[tenant] for tenant in tenants if tenant in self._slots}
+        leaving = self._drop(sorted(here)) if here else 0
         if leaving:
             count = len(self._names)
             self._record[:count] = settle(self._record[:count], leaving)
 
-    def _drop(self, tenant: str) -> int:
-        """Its record, which is nobody's now."""
-        slot = self._slots.pop(tenant, None)
-        if slot is None:
-            return 0
-        record = int(self._record[slot])
-        last = len(self._names) - 1
+    def _drop(self, slots: list[int]) -> int:
+        """What they owed and were owed in all, which is nobody's now."""
+        count = len(self._names)
+        gone = np.zeros(count, np.bool_)
+        gone[slots] = True
+        left = int(self._record[:count][gone].sum())
+        # The last ones move to where somebody left.
+        kept = count - len(slots)
+        holes = [slot for slot in slots if slot < kept]
+        movers = kept + np.flatnonzero(~gone[kept:])
         for column in _COLUMNS:
             values = getattr(self, column)
-            values[slot] = values[last]
-            values[last] = 0
-        moved = self._names.pop()
-        if moved != tenant:
-            self._names[slot] = moved
-            self._slots[moved] = slot
-        return record
+            values[holes] = values[movers]
+            values[kept:count] = 0
+        for slot in slots:
+            del self._slots[self._names[slot]]
+        for hole, mover in zip(holes, movers.tolist(), strict=True):
+            self._names[hole] = self._names[mover]
+            self._slots[self._names[hole]] = hole
+        del self._names[kept:]
+        return left
+
+    # Bursts
+
+    def announce(self, tenant: str, tokens: int, starts_ns: int, ends_ns: int) -> None:
+        """The tenant will want so many tokens, from `starts_ns` from now on and until `ends_ns`. It takes
+        the place of what it announced before; 0 tokens withdraw that."""
+        if self.terms(tenant) is None:
+            raise UsageError(f'tenant {tenant!r} is not in the policy; list it there, or "{ANYONE}"')
+        if tokens:
+            before = self.bursts.get(tenant)
+            self.bursts.announce(tenant, tokens, starts_ns, ends_ns)
+            self._forgive(tenant, 0 if before is None else before.kept)
+        else:
+            self._forgive(tenant, self.bursts.withdraw(tenant))
+
+    def _forgive(self, tenant: str, tokens: int) -> None:
+        """What was lent for a burst that does not come is nobody's debt."""
+        tokens = min(tokens, max(0, self.record(tenant)))
+        if tokens:
+            record = self._record[: len(self._names)]
+            record += portion(np.maximum(0, -record), tokens)
+            record[self._slots[tenant]] -= tokens
 
     def payback_intervals(self, tenant: str) -> int | None:
         """Within how many intervals `tenant` is paid back, if it and all who owe stay backlogged
@@ -200,8 +243,9 @@ class TargetBook:
 
     def _whole_weight(self) -> float:
         """Of all that are listed, whether they ask or not, and of the others that are here."""
-        others = [slot for name, slot in self._slots.items() if name not in self._terms]
-        return self._listed_weight + float(self._weight[others].sum())
+        here = float(self._weight[: len(self._names)].sum())
+        counted = sum(self._terms[name].weight for name in self._names if name in self._terms)
+        return float(self._listed_weight - counted + here)
 
     # Intervals
 
@@ -216,22 +260,24 @@ class TargetBook:
         whole = max(1, self.capacity.per(self.interval_ns))
         sound = {name: n for name, n in served.items() if _is_count(n)}
         demand: dict[str, Any] = dict(served)
-        demand |= self._wants.add(sound, self.handout.lines, self.interval_ns, elapsed_ns, whole)
+        demand |= self._wants.add(
+            sound, self.handout.lines, self.interval_ns, elapsed_ns, whole, saturated=saturated
+        )
         self._put_back(self._wants.unused(self.handout, saturated=saturated))
-        handout = self.close(demand)
-        lines = {
-            name: line if self._wants.is_full(name) or line.initial <= line.final else self._widen(line)
-            for name, line in handout.lines.items()
-        }
-        self.handout = replace(handout, lines=lines)
+        handout = self.close(demand, elapsed_ns)
+        self.handout = replace(handout, lines=self._widen(handout.lines))
         return self.handout
 
     def is_backlogged(self) -> bool:
         """Whether a tenant used all it was let have, of those of which only served I/O is known."""
         return any(map(self._wants.is_full, self.handout.lines))
 
-    def _widen(self, line: Line) -> Line:
-        return replace(line, rate=max(1, line.initial * SECOND_NS // self.interval_ns))
+    def _widen(self, lines: Lines) -> Lines:
+        """Who lends and is not full is held to its own part."""
+        _, initial, _, final, *_ = lines.columns
+        full = np.fromiter(map(self._wants.is_full, lines.names), np.bool_, len(lines))
+        held = full | (initial <= final)
+        return lines.with_rate(np.where(held, lines.rate, per_second(initial, self.interval_ns)))
 
     def _put_back(self, unused: Mapping[str, int]) -> None:
         """Undo what the last interval moved between the records, as far as it was of no use."""
@@ -248,60 +294,87 @@ class TargetBook:
         for name, tokens in unused.items():
             self._record[slots[name]] += tokens
         index = np.array([slots[name] for name in gave], np.intp)
-        self._record[index] -= portion(np.array(list(gave.values()), np.int64), total)
+        parts = portion(np.array(list(gave.values()), np.int64), total)
+        self._record[index] -= parts
+        self.bursts.put_back(dict(zip(gave, parts.tolist(), strict=True)))
 
-    def close(self, demand: Mapping[str, int]) -> Handout:
+    def close(self, demand: Mapping[str, int], elapsed_ns: int | None = None) -> Handout:
         """Close an interval, in which each tenant wanted so many tokens, and hand out the next
-        one's. Entries that make no sense are left out and named; the rest is not held up."""
+        one's. Entries that make no sense are left out and named; the rest is not held up. It lasted
+        `elapsed_ns`, or as long as intervals last."""
         if self.number % FORGET_EVERY == 0:
             self._forget_idle(demand)
         problems: list[str] = []
-        slots, wanted = self._active(demand, problems)
+        wanted = demand if isinstance(demand, Demands) else _read_demand(demand, problems)
+        idle: list[str] = []
+        caps: list[int] = []
+        if self.bursts:
+            elapsed_ns = self.interval_ns if elapsed_ns is None else elapsed_ns
+            wanted, idle, caps = self._expect(wanted, elapsed_ns)
+        names, index, wanted_tokens = self._active(wanted, problems)
         self.number += 1
-        if not slots:
+        if not names:
             self._previous[:] = 0
-            self.handout = Handout(self.number, 0, {}, tuple(problems))
+            self.handout = Handout(self.number, 0, problems=tuple(problems))
             return self.handout
         tokens = self._next_tokens()
-        index = np.array(slots, np.intp)
+        lend = self._lend[index]
+        if caps:
+            lend[-len(caps) :] = np.minimum(lend[-len(caps) :], caps)
         allocation = allocate(
             tokens,
             self._weight[index],
-            np.array(wanted, np.int64),
+            wanted_tokens,
             self._record[index],
             self._previous[index],
             self._remainder[index],
-            Terms(self._needed_first, self._borrow[index], self._lend[index]),
+            Terms(self._needed_first, self._borrow[index], lend),
         )
         self._record[index] = allocation.record
         self._remainder[index] = allocation.remainder
         self._previous[:] = 0
         self._previous[index] = allocation.final
         self._forget_old_records()
-        lines = self._lines(slots, wanted, allocation)
+        lines = self._lines(names, index, wanted_tokens, allocation)
         self._asked_at[index] = self.number
+        if self.bursts:
+            self.bursts.close(lines, idle, self.interval_ns)
         self.handout = Handout(self.number, tokens, lines, tuple(problems))
         return self.handout
 
-    def _active(self, demand: Mapping[str, int], problems: list[str]) -> tuple[list[int], list[int]]:
-        slots: list[int] = []
-        wanted: list[int] = []
-        for tenant, tokens in demand.items():
-            if not _is_count(tokens):
-                problems.append(
-                    f"tenant {tenant!r}: {tokens!r} is no demand; it is left out of this interval"
-                )
-            elif tokens == 0:
-                continue
-            elif tenant not in self._slots and self.terms(tenant) is None:
-                problems.append(
-                    f"tenant {tenant!r} is not in the policy; it has no rule until it is listed there "
-                    f'(or "{ANYONE}" is)'
-                )
-            else:
-                slots.append(self._enter(tenant))
-                wanted.append(min(tokens, TOKENS_MAX))
-        return slots, wanted
+    def _expect(self, wanted: Demands, elapsed_ns: int) -> Expected:
+        """With what is known of bursts to come; those that are over are settled."""
+        for tenant in self.bursts.pass_time(elapsed_ns):
+            self._forgive(tenant, self.bursts.withdraw(tenant))
+        whole = max(1, self.capacity.per(self.interval_ns))
+        return self.bursts.expect(wanted, self.interval_ns, whole, self.record)
+
+    def _active(
+        self, demand: Demands, problems: list[str]
+    ) -> tuple[Sequence[str], npt.NDArray[np.intp], Tokens]:
+        """Who is handed tokens: names, slots and what they want."""
+        find, names = self._slots.get, demand.names
+        slots = [find(tenant, -1) for tenant in names]
+        if -1 in slots:
+            slots = [self._admit(tenant, problems) for tenant in names]
+        index = np.array(slots, np.intp)
+        if -1 not in slots:
+            return names, index, demand.tokens
+        known = index >= 0
+        return (
+            [name for name, slot in zip(names, slots, strict=True) if slot >= 0],
+            index[known],
+            demand.tokens[known],
+        )
+
+    def _admit(self, tenant: str, problems: list[str]) -> int:
+        if tenant in self._slots or self.terms(tenant) is not None:
+            return self._enter(tenant)
+        problems.append(
+            f"tenant {tenant!r} is not in the policy; it has no rule until it is listed there "
+            f'(or "{ANYONE}" is)'
+        )
+        return -1
 
     def _next_tokens(self) -> int:
         """This interval's whole tokens: fractions are carried, so that over time every token of
@@ -351,30 +424,28 @@ class TargetBook:
         leaving = [name for name, owes_nothing in idle if owes_nothing or name not in self._terms]
         self.leave(*[name for name in leaving[:_LEAVERS_MAX] if name not in demand])
 
-    def _lines(self, slots: list[int], wanted: list[int], allocation: Allocation) -> dict[str, Line]:
-        interval_ns = self.interval_ns
-        columns = zip(
-            slots,
+    def _lines(
+        self, names: Sequence[str], index: npt.NDArray[np.intp], wanted: Tokens, allocation: Allocation
+    ) -> Lines:
+        columns = [
             wanted,
-            allocation.initial.tolist(),
-            allocation.redistributed.tolist(),
-            allocation.final.tolist(),
-            self._record[slots].tolist(),
-            self._weight[slots].tolist(),
-            strict=True,
-        )
-        return {
-            self._names[slot]: Line(
-                demand, initial, lent, final, record, max(1, final * SECOND_NS // interval_ns), int(weight)
-            )
-            for slot, demand, initial, lent, final, record, weight in columns
-        }
+            allocation.initial,
+            allocation.redistributed,
+            allocation.final,
+            self._record[index],
+            per_second(allocation.final, self.interval_ns),
+            self._weight[index].astype(np.int64),
+        ]
+        return Lines(names, columns)
 
     # What a restart remembers
 
     def snapshot(self) -> bytes:
-        """The records, for the journal."""
-        return msgspec.msgpack.encode({name: int(n) for name, n in self.records().items() if n})
+        """The records, for the journal, and the bursts where any are announced."""
+        open_ = np.flatnonzero(self._record[: len(self._names)])
+        records = zip(open_.tolist(), self._record[open_].tolist(), strict=True)
+        by_name = {self._names[slot]: record for slot, record in records}
+        return msgspec.msgpack.encode((by_name, self.bursts.snapshot()) if self.bursts else by_name)
 
     def replay(self, records: Iterable[bytes]) -> None:
         """Take in the last snapshot an earlier life wrote. Who has left the policy since then is
@@ -383,9 +454,12 @@ class TargetBook:
         if not kept:
             return
         try:
-            remembered = msgspec.msgpack.decode(kept[0], type=dict[str, int])
+            found = msgspec.msgpack.decode(
+                kept[0], type=dict[str, int] | tuple[dict[str, int], dict[str, Burst]]
+            )
         except msgspec.DecodeError as error:
             raise FormatError(f"the journal of this target holds no records: {error}") from error
+        remembered, bursts = found if isinstance(found, tuple) else (found, {})
         if sum(remembered.values()) != 0:
             raise FormatError(
                 "the records in this target's journal do not sum to zero; delete it to begin anew"
@@ -393,6 +467,7 @@ class TargetBook:
         for name, tokens in remembered.items():
             slot = self._enter_unknown(name)  # first: the columns may grow
             self._record[slot] = tokens
+        self.bursts.replay({name: burst for name, burst in bursts.items() if self.terms(name) is not None})
         self.leave(*[name for name in remembered if self.terms(name) is None])
 
     def _enter_unknown(self, name: str) -> int:
@@ -402,6 +477,17 @@ class TargetBook:
         slot = self._enter(name)
         self._terms = terms
         return slot
+
+
+def _read_demand(demand: Mapping[str, Any], problems: list[str]) -> Demands:
+    """Of what others say: entries that make no sense are named and left out."""
+    for tenant, tokens in demand.items():
+        if not _is_count(tokens):
+            problems.append(f"tenant {tenant!r}: {tokens!r} is no demand; it is left out of this interval")
+    asking = {
+        tenant: min(tokens, TOKENS_MAX) for tenant, tokens in demand.items() if _is_count(tokens) and tokens
+    }
+    return Demands(list(asking), np.array(list(asking.values()), np.int64))
 
 
 def _is_count(tokens: Any) -> bool:

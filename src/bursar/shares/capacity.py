@@ -16,7 +16,11 @@ SATURATED_INTERVALS = 3
 """A target must have been saturated for so long before less is handed out: one busy interval is nothing."""
 
 STEP_PART = 0.02
-"""How much more is handed out in an interval, towards what was said, while tenants use all of it."""
+"""How much more is handed out in an interval, while tenants use all of it: towards what was said, and
+past what the target was once saturated with. Larger steps would reach the queue again and again."""
+
+SEEK_PART = 0.15
+"""The same where nothing was said, until the target is saturated for the first time."""
 
 BELOW_PART = 0.95
 """What is handed out of what a saturated target does: just so little that its queue empties."""
@@ -34,10 +38,11 @@ class CapacityProbe:
     it cannot: fall back to the most it did of late. While nobody waits, nothing is learnt."""
 
     def __init__(self, start_rate: int = 1, told: int | None = None) -> None:
-        self._told = told
+        self.told = told
         self._rate = float(told or max(1, start_rate))
         self._recent: deque[float] = deque(maxlen=WINDOW_INTERVALS)
         self._saturated = 0
+        self._step = SEEK_PART if told is None else STEP_PART
 
     @property
     def rate(self) -> int:
@@ -60,7 +65,7 @@ class CapacityProbe:
         self._recent.append(rate)
         if saturated is not None:
             self._stay_below(saturated and contended, backlogged)
-        elif self._told is None:
+        elif self.told is None:
             self._find(rate, backlogged)
 
     def _stay_below(self, saturated: bool, backlogged: bool) -> None:
@@ -68,12 +73,12 @@ class CapacityProbe:
         done = sum(late) / len(late)
         self._saturated = self._saturated + 1 if saturated else 0
         if self._saturated >= SATURATED_INTERVALS:
-            self._saturated = 0
+            self._saturated, self._step = 0, STEP_PART
             self._rate = min(self._rate, BELOW_PART * done)
-        elif not saturated and (done >= USED_PART * self._rate if backlogged else self._told is not None):
-            self._rate *= 1 + (PROBE_PART if self._told is None else STEP_PART)
-        if self._told is not None:
-            self._rate = min(self._rate, self._told)
+        elif not saturated and (done >= USED_PART * self._rate if backlogged else self.told is not None):
+            self._rate *= 1 + self._step
+        if self.told is not None:
+            self._rate = min(self._rate, self.told)
 
     def _find(self, rate: float, backlogged: bool) -> None:
         if rate > self._rate:

@@ -7,7 +7,7 @@ from typing import Any
 
 from bursar.shares.gate import Gate
 from bursar.shares.handout import Handout
-from bursar.shares.target import FilterRules, Seen, read_usage
+from bursar.shares.target import FilterRules, Seen
 from bursar.world import Clock
 
 
@@ -23,7 +23,7 @@ class GateEnforcer:
 
     async def collect(self) -> Seen:
         self._tell_lots()
-        return read_usage(self._gate.filter.collect())
+        return Seen(demand=self._gate.filter.collect())
 
     async def apply(self, handout: Handout) -> None:
         self._rules.apply(handout, self._clock.now())

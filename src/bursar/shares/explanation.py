@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from bursar.resource import Explanation
 from bursar.shares.book import TargetBook
+from bursar.shares.bursts import Burst
 from bursar.shares.handout import Handout, Line
 from bursar.units import write_duration
 from bursar.world import SECOND_NS
@@ -27,13 +28,17 @@ def explain(name: str, tenant: str, book: TargetBook) -> Explanation:
         figures |= {"demand": line.demand, "tokens": line.final, "rate": line.rate, "weight": line.weight}
         sentences = _explain_share(tenant, line, book.handout, write_duration(book.interval_ns))
     sentences += _explain_record(record, bound)
+    burst = book.bursts.get(tenant)
+    if burst is not None:
+        figures |= {"burst": burst.tokens, "burst_kept": burst.kept}
+        sentences += _explain_burst(burst)
     return Explanation(
         resource=name, kind="share", tenant=tenant, sentences=tuple(sentences), figures=figures
     )
 
 
 def _explain_share(tenant: str, line: Line, handout: Handout, interval: str) -> list[str]:
-    weights = sum(other.weight for other in handout.lines.values())
+    weights = handout.lines.sum_of("weight")
     asking = "1 tenant asks" if len(handout.lines) == 1 else f"{len(handout.lines)} tenants ask"
     sentences = [
         f"{asking}; {tenant} has weight {line.weight} of {weights}: "
@@ -50,6 +55,17 @@ def _explain_share(tenant: str, line: Line, handout: Handout, interval: str) -> 
         sentences.append(f"It pays back {line.redistributed - line.final} that it borrowed before.")
     sentences.append(f"So it gets {line.final} tokens: {line.rate} a second.")
     return sentences
+
+
+def _explain_burst(burst: Burst) -> list[str]:
+    ends = write_duration(max(0, burst.ends_ns))
+    if burst.starts_ns > 0:
+        starts = write_duration(burst.starts_ns)
+        return [
+            f"It announced {burst.tokens} tokens, in {starts}; {burst.kept} that it lent meanwhile are "
+            "kept for them."
+        ]
+    return [f"It announced {burst.tokens} tokens: {burst.left} are still waited for, for {ends}."]
 
 
 def _explain_record(record: int, bound: int | None) -> list[str]:

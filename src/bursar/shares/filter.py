@@ -5,6 +5,9 @@ requests of one tenant under one rule form a *class* with its own queue (first c
 and its own bucket, filled at the rule's rate. Classes wait in a heap for the moment at which their
 bucket covers their first request, so that each decision costs O(log classes).
 
+A tenant may also be *held* to a rate of its own (`hold`), as the target's loop does with all of a handout
+at once: that comes before every rule, whatever the operation.
+
 Requests that no rule matches wait in the *fallback* queue, which has no rate: idle threads serve
 it, and a request that has waited for `patience_ns` goes before everything else, so that busy
 classes cannot starve it.
@@ -21,12 +24,16 @@ Time is an argument everywhere, in nanoseconds; tokens are counted in billionths
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from heapq import heapify, heappop, heappush
 from typing import Generic
 
+import numpy as np
+
 from bursar.errors import UsageError
+from bursar.shares.borrowing import TOKENS_MAX
+from bursar.shares.handout import Demands
 from bursar.shares.queues import Class, Fallback, ItemT, Request, Usage
 from bursar.shares.rules import ANY, Rule, RuleTable
 from bursar.world import MILLISECOND_NS, SECOND_NS
@@ -63,6 +70,7 @@ class Filter(Generic[ItemT]):
         self._rules = RuleTable()
         self._classes: dict[tuple[str, str], Class[ItemT]] = {}
         self._of_rule: dict[str, set[str]] = {}
+        self._held: dict[str, Class[ItemT]] = {}
         self._heap: list[tuple[int, int, int, int, Class[ItemT]]] = []
         self._pushed = 0
         self._waiting = 0
@@ -97,7 +105,7 @@ class Filter(Generic[ItemT]):
         for tenant in sorted(self._of_rule[name]):
             member = self._classes[name, tenant]
             member.count(now)
-            member.rate = rule.rate
+            member.rate, member.rank = rule.rate, rule.rank
             if member.queue:
                 self._push(member)
 
@@ -106,13 +114,67 @@ class Filter(Generic[ItemT]):
         self._rules.remove(self._rules[name])
         orphans: list[Request[ItemT]] = []
         for tenant in sorted(self._of_rule.pop(name)):
-            member = self._classes.pop((name, tenant))
-            member.version += 1
-            if member.queue:
-                self._waiting -= 1
-            orphans += member.queue
+            orphans += self._dissolve(self._classes.pop((name, tenant)))
         orphans.sort(key=lambda request: request.arrived_at)
         self._place_again(orphans, now)
+
+    def hold(self, tenants: Sequence[str], rates: Sequence[int], ranks: Sequence[int], now: int) -> None:
+        """Hold each of these tenants to a rate of its own, before any rule, and nobody else. What a
+        bucket holds stays in it; who is held no longer goes where it would have gone without."""
+        before, entries, came = self._held, [], 0
+        held: dict[str, Class[ItemT]] = {}
+        pushed = self._pushed
+        # Written out, since it is done for every tenant in every interval: `count`, and `_push`.
+        for tenant, rate, rank in zip(tenants, rates, ranks, strict=True):
+            member = before.get(tenant)
+            if member is None:
+                came += 1
+                held[tenant] = Class(rate, rank, 0, now)
+                continue
+            held[tenant] = member
+            if rate == member.rate and rank == member.rank:
+                continue
+            passed_ns = now - member.counted_at
+            if passed_ns > 0:
+                tokens, most = member.tokens + member.rate * passed_ns, member.size * SECOND_NS
+                member.tokens = most if tokens > most else tokens
+                member.counted_at = now
+            member.rate, member.rank = rate, rank
+            if member.queue:
+                pushed += 1
+                version = member.version = member.version + 1
+                missing = member.queue[0].cost * SECOND_NS - member.tokens
+                due_at = member.counted_at - (-missing // rate) if missing > 0 else member.counted_at
+                entries.append((due_at, rank, pushed, version, member))
+        self._pushed = pushed
+        self._held = held
+        if entries:
+            self._rebuild(entries)
+        if len(held) - came < len(before):
+            self._release([tenant for tenant in before if tenant not in held], before, now)
+        if self._fallback and came:
+            self._take_in([tenant for tenant in tenants if tenant not in before], now)
+
+    def rate_of(self, tenant: str) -> int | None:
+        """What it is held to, if it is."""
+        member = self._held.get(tenant)
+        return None if member is None else member.rate
+
+    def _release(self, tenants: list[str], before: dict[str, Class[ItemT]], now: int) -> None:
+        orphans = [request for tenant in tenants for request in self._dissolve(before[tenant])]
+        orphans.sort(key=lambda request: request.arrived_at)
+        self._place_again(orphans, now)
+
+    def _take_in(self, tenants: list[str], now: int) -> None:
+        for tenant in tenants:
+            self._place_again(self._fallback.take_of(tenant), now)
+
+    def _dissolve(self, member: Class[ItemT]) -> Iterable[Request[ItemT]]:
+        """Of a class that is no more: what waited in it."""
+        member.version += 1
+        if member.queue:
+            self._waiting -= 1
+        return member.queue
 
     def match(self, tenant: str, operation: str) -> Rule | None:
         """The rule that such a request comes under."""
@@ -125,7 +187,7 @@ class Filter(Generic[ItemT]):
         if cost < 1:
             raise UsageError(f"a request costs at least 1 token, not {cost!r}")
         request = Request(tenant, operation, cost, item, now)
-        usage = self.usage.setdefault(tenant, Usage())
+        usage = self._usage_of(tenant)
         usage.arrived += cost
         usage.backlog += cost
         self.backlog += cost
@@ -151,7 +213,7 @@ class Filter(Generic[ItemT]):
         nobody of it waits, or if `take` would have let it go at once."""
         if cost < 1:
             raise UsageError(f"a request costs at least 1 token, not {cost!r}")
-        usage = self.usage.setdefault(tenant, Usage())
+        usage = self._usage_of(tenant)
         usage.arrived += cost
         if not self._charge(tenant, cost, now, operation):
             usage.refuse(cost)
@@ -160,11 +222,10 @@ class Filter(Generic[ItemT]):
         return True
 
     def _charge(self, tenant: str, cost: int, now: int, operation: str) -> bool:
-        rule = self._rules.match(tenant, operation)
+        member = self._find(tenant, operation, cost, now)
         alone = not self._waiting and not self._fallback
-        if rule is None:
+        if member is None:
             return alone
-        member = self._class(rule, tenant, cost, now)
         if member.queue:
             return False
         self._measure(member, cost, now)
@@ -176,10 +237,9 @@ class Filter(Generic[ItemT]):
     def take_ahead(self, tenant: str, tokens: int, now: int, operation: str = ANY) -> int:
         """Charge up to so many whole tokens that a bucket holds, for requests to come; all of them
         where no rule matches. It is no demand until `observe` says that requests came for them."""
-        rule = self._rules.match(tenant, operation)
-        if rule is None:
+        member = self._find(tenant, operation, 1, now)
+        if member is None:
             return tokens
-        member = self._class(rule, tenant, 1, now)
         member.count(now)
         tokens = min(tokens, max(0, member.tokens) // SECOND_NS)
         member.charge(tokens)
@@ -187,8 +247,10 @@ class Filter(Generic[ItemT]):
 
     def give_back(self, tenant: str, tokens: int, now: int, operation: str = ANY) -> None:
         """Put tokens back that were charged and not used."""
-        rule = self._rules.match(tenant, operation)
-        member = None if rule is None else self._classes.get((rule.name, tenant))
+        member = self._held.get(tenant)
+        if member is None:
+            rule = self._rules.match(tenant, operation)
+            member = None if rule is None else self._classes.get((rule.name, tenant))
         if member is None:
             return
         member.count(now)
@@ -198,14 +260,14 @@ class Filter(Generic[ItemT]):
 
     def refuse(self, tenant: str, cost: int) -> None:
         """Count a request that was turned away before it came here: it is demand too."""
-        usage = self.usage.setdefault(tenant, Usage())
+        usage = self._usage_of(tenant)
         usage.arrived += cost
         usage.refuse(cost)
 
     def observe(self, tenant: str, arrived: int, refused: int) -> None:
         """Count requests that were served from tokens charged before, and requests that were turned
         away where those were held: of these, how large each was is not known."""
-        usage = self.usage.setdefault(tenant, Usage())
+        usage = self._usage_of(tenant)
         usage.arrived += arrived + refused
         usage.served += arrived
         if refused:
@@ -250,29 +312,52 @@ class Filter(Generic[ItemT]):
 
     # Statistics
 
-    def collect(self) -> dict[str, Usage]:
-        """What each tenant did since the last call; tenants that did nothing are left out."""
+    def collect(self) -> Demands:
+        """What each tenant wanted since the last call; those that wanted nothing are left out."""
         seen = self.usage
-        self.usage = {tenant: Usage(backlog=usage.backlog) for tenant, usage in seen.items() if usage.backlog}
-        return {tenant: usage for tenant, usage in seen.items() if usage.demand}
+        names: list[str] = []
+        tokens: list[int] = []
+        self.usage = {}
+        for tenant, usage in seen.items():
+            demand = usage.demand if usage.refused else usage.served + usage.backlog
+            if demand:
+                names.append(tenant)
+                tokens.append(demand if demand < TOKENS_MAX else TOKENS_MAX)
+            if usage.backlog:
+                usage.begin()
+                self.usage[tenant] = usage
+        return Demands(names, np.array(tokens, np.int64))
 
     # Inside
 
-    def _class(self, rule: Rule, tenant: str, cost: int, now: int) -> Class[ItemT]:
-        key = (rule.name, tenant)
-        member = self._classes.get(key)
+    def _usage_of(self, tenant: str) -> Usage:
+        usage = self.usage.get(tenant)
+        if usage is None:
+            usage = self.usage[tenant] = Usage()
+        return usage
+
+    def _find(self, tenant: str, operation: str, cost: int, now: int) -> Class[ItemT] | None:
+        """The class that such a request belongs to; None: it comes under no rule."""
+        member = self._held.get(tenant)
         if member is None:
-            size = max(self.size_min, self._depth * cost)
-            member = self._classes[key] = Class(key, rule.rate, size, now)
-            self._of_rule[rule.name].add(tenant)
+            rule = self._rules.match(tenant, operation)
+            if rule is None:
+                return None
+            key = (rule.name, tenant)
+            member = self._classes.get(key)
+            if member is None:
+                member = self._classes[key] = Class(rule.rate, rule.rank, 0, now)
+                self._of_rule[rule.name].add(tenant)
+        if not member.size:
+            self._measure(member, cost, now)
         return member
 
     def _place(self, request: Request[ItemT], now: int) -> None:
-        rule = self._rules.match(request.tenant, request.operation)
-        if rule is None:
+        member = self._find(request.tenant, request.operation, request.cost, now)
+        if member is None:
             self._fallback.add(request)
             return
-        member = request.home = self._class(rule, request.tenant, request.cost, now)
+        request.home = member
         member.queue.append(request)
         if len(member.queue) == 1:
             self._waiting += 1
@@ -287,12 +372,16 @@ class Filter(Generic[ItemT]):
     def _push(self, member: Class[ItemT]) -> None:
         member.version += 1
         self._pushed += 1
-        rule = self._rules[member.key[0]]
         due_at = member.due_at(member.queue[0].cost)
-        heappush(self._heap, (due_at, rule.rank, self._pushed, member.version, member))
+        heappush(self._heap, (due_at, member.rank, self._pushed, member.version, member))
         if len(self._heap) > 2 * self._waiting + _HEAP_SLACK:
-            self._heap = [entry for entry in self._heap if entry[3] == entry[4].version and entry[4].queue]
-            heapify(self._heap)
+            self._rebuild([])
+
+    def _rebuild(self, entries: list[tuple[int, int, int, int, Class[ItemT]]]) -> None:
+        """The heap, with these, and without those of the past."""
+        entries += [entry for entry in self._heap if entry[3] == entry[4].version and entry[4].queue]
+        heapify(entries)
+        self._heap = entries
 
     def _first_class(self) -> Class[ItemT] | None:
         """The class that is due first, with entries of the past out of the way."""
@@ -322,8 +411,7 @@ class Filter(Generic[ItemT]):
 
     def _measure(self, member: Class[ItemT], cost: int, now: int) -> None:
         """The first request of a class says how much its bucket holds."""
-        member.size = max(self.size_min, self._depth * cost)
-        member.count(now)
+        member.show(max(self.size_min, self._depth * cost), now)
 
     def _fallback_is_impatient(self, now: int) -> bool:
         if not self._fallback:

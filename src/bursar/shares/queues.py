@@ -29,18 +29,26 @@ class Request(Generic[ItemT]):
 
 
 class Class(Generic[ItemT]):
-    """One tenant's requests under one rule. `tokens` are billionths, as of `counted_at`."""
+    """One tenant's requests under one rule. `tokens` are billionths, as of `counted_at`. A bucket is
+    full at first: a size of 0 is one that no request has shown yet."""
 
-    __slots__ = ("counted_at", "key", "queue", "rate", "size", "tokens", "version")
+    __slots__ = ("counted_at", "queue", "rank", "rate", "size", "tokens", "version")
 
-    def __init__(self, key: tuple[str, str], rate: int, size: int, now: int) -> None:
-        self.key = key
+    def __init__(self, rate: int, rank: int, size: int, now: int) -> None:
         self.rate = rate
+        self.rank = rank
         self.size = size
         self.queue: deque[Request[ItemT]] = deque()
         self.tokens = size * SECOND_NS
         self.counted_at = now
         self.version = 0
+
+    def show(self, size: int, now: int) -> None:
+        """How much its bucket holds."""
+        if not self.size:
+            self.tokens = size * SECOND_NS
+        self.size = size
+        self.count(now)
 
     def count(self, now: int) -> None:
         """Fill the bucket up to this moment, and not beyond its size."""
@@ -78,6 +86,10 @@ class Usage:
     def refuse(self, cost: int) -> None:
         self.refused += cost
         self.refused_most = max(self.refused_most, cost)
+
+    def begin(self) -> None:
+        """Count anew; what waits goes on waiting."""
+        self.arrived = self.served = self.refused = self.refused_most = 0
 
 
 class Fallback(Generic[ItemT]):
@@ -117,6 +129,13 @@ class Fallback(Generic[ItemT]):
             del self._of_tenant[request.tenant]
         request.ticket = 0
         self._count -= 1
+
+    def take_of(self, tenant: str) -> list[Request[ItemT]]:
+        """Remove those of one tenant, oldest first."""
+        found = list(self._of_tenant.get(tenant, {}).values())
+        for request in found:
+            self.remove(request)
+        return found
 
     def take_matching(self, rule: Rule) -> list[Request[ItemT]]:
         """Remove those that come under a new rule, oldest first."""

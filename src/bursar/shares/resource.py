@@ -23,6 +23,7 @@ from bursar.resource import (
     check_change,
 )
 from bursar.resource.door import Resource
+from bursar.shares.announcing import Announcing
 from bursar.shares.book import FORGET_EVERY, TargetBook
 from bursar.shares.enforcer import GateEnforcer
 from bursar.shares.explanation import explain
@@ -75,8 +76,9 @@ class ShareDecider(Decider):
         self._gate: Gate[Ticket] = self.gate_class(capacity)
         self.strangers = Strangers(lambda tenant: self.forget(tenant))
         self._book = self.book_class(
-            _read_terms(policy), capacity, policy.interval_ns, half_life_ns=policy.half_life_ns
+            read_terms(policy), capacity, policy.interval_ns, half_life_ns=policy.half_life_ns
         )
+        self.verbs = Announcing(self._book).by_name()
         self._target = Target(
             world,
             name,
@@ -106,7 +108,7 @@ class ShareDecider(Decider):
         leaves: its record is settled against the rest."""
         capacity = _check_capacity(self.name, policy)
         check_change(self._policy, policy, LIVE["share"])
-        self._book.set_tenants(_read_terms(policy))
+        self._book.set_tenants(read_terms(policy))
         self.strangers.part(policy.tenants)
         self._book.set_capacity(capacity)
         self._book.set_interval(policy.interval_ns)
@@ -232,7 +234,8 @@ class ShareDecider(Decider):
         return read_statistics(self._book, self._target.progress)
 
 
-def _read_terms(policy: SharePolicy) -> Mapping[str, ShareTenant]:
+def read_terms(policy: SharePolicy) -> Mapping[str, ShareTenant]:
+    """Of tenants and templates."""
     return {**policy.tenants, **policy.templates} if policy.templates else policy.tenants
 
 

@@ -13,8 +13,8 @@ ANY = "*"
 
 @dataclass(frozen=True, slots=True)
 class Rule:
-    """Requests of `tenant` (a name, a beginning and "*", or "*" for any; `exact`: a name, whatever is in
-    it) and `operation` (a name or "*") get `rate` tokens a second, each tenant its own. The lowest rank
+    """Requests of `tenant` (a name, a beginning and "*", or "*" for any) and
+    `operation` (a name or "*") get `rate` tokens a second, each tenant its own. The lowest rank
     matches first, and goes first among classes due at the same moment; equal ranks go by age, oldest
     first."""
 
@@ -23,7 +23,6 @@ class Rule:
     tenant: str = ANY
     operation: str = ANY
     rank: int = 0
-    exact: bool = False
 
     def __post_init__(self) -> None:
         if not 1 <= self.rate <= RATE_MAX:
@@ -31,13 +30,13 @@ class Rule:
                 f"rule {self.name!r}: a rate is 1 to 2^52 tokens a second, not {self.rate!r}; "
                 "a tenant without tokens gets rate 1, since without a rule it would have no limit"
             )
-        if ANY in self.tenant[:-1] and not self.exact:
+        if ANY in self.tenant[:-1]:
             raise UsageError(f'rule {self.name!r}: "*" stands at the end of a tenant, not in {self.tenant!r}')
 
     @property
     def is_wide(self) -> bool:
         """Whether it matches more than one tenant."""
-        return self.tenant.endswith(ANY) and not self.exact
+        return self.tenant.endswith(ANY)
 
     def matches(self, tenant: str, operation: str) -> bool:
         if self.operation not in (ANY, operation):

@@ -23,6 +23,10 @@ GROWTH_PART = 0.1
 it stays full. Most tenants that touch their limit once want little more, and what they are given and
 leave is lost to others."""
 
+WAITING_PART = 0.5
+"""Where requests wait inside of the target, whoever has this part of what is its own is taken to want all
+of it: it may be among those that wait there."""
+
 
 @dataclass(slots=True)
 class _Tenant:
@@ -64,6 +68,8 @@ class ServedDemand:
         interval_ns: int,
         elapsed_ns: int,
         whole: int,
+        *,
+        saturated: bool = False,
     ) -> dict[str, int]:
         """Take in what was served in `elapsed_ns` under the rates of `lines`; what each tenant wants of
         an interval, at most `whole`, a target's all."""
@@ -81,6 +87,8 @@ class ServedDemand:
                 del self._tenants[name]
             else:
                 demand[name] = self._estimate(tenant, whole)
+                if saturated and line is not None and tenant.use() >= WAITING_PART * line.initial:
+                    demand[name] = max(demand[name], line.initial)
         return demand
 
     @staticmethod

@@ -18,8 +18,6 @@ from bursar.shares.book import TargetBook
 from bursar.shares.capacity import CapacityProbe
 from bursar.shares.filter import Filter
 from bursar.shares.handout import Handout
-from bursar.shares.queues import Usage
-from bursar.shares.rules import Rule
 from bursar.units import Rate
 from bursar.world import SECOND_NS, Journal, World
 
@@ -33,12 +31,14 @@ class Seen:
     """One interval's statistics, tokens by tenant. `demand` where requests are seen as they
     arrive, `served` where only finished I/O is; the other is None. `problems` are entries that
     could not be read and were left out; `saturated` says whether requests waited inside of the target,
-    past all rules, where that is known."""
+    past all rules, where that is known; `sizes` how many times its terms' weight each has, where
+    somebody knows: the nodes of a job."""
 
     demand: Mapping[str, int] | None = None
     served: Mapping[str, int] | None = None
     problems: tuple[str, ...] = ()
     saturated: bool | None = None
+    sizes: Mapping[str, int] | None = None
 
 
 class Enforcer(Protocol):
@@ -147,8 +147,10 @@ class Target:
         elapsed_ns, self._closed_at = now - self._closed_at, now
         for problem in seen.problems:
             self._note(problem)
+        if seen.sizes is not None:
+            self.book.set_sizes(seen.sizes)
         if seen.demand is not None:
-            handout = self.book.close(seen.demand)
+            handout = self.book.close(seen.demand, elapsed_ns)
         else:
             handout = self.book.close_served(seen.served or {}, elapsed_ns, saturated=bool(seen.saturated))
             self._learn_capacity(seen, elapsed_ns)
@@ -199,28 +201,15 @@ class Target:
 
 
 class FilterRules:
-    """Keeps the rules of a filter what the handouts say: the heavier tenant ranks first, and a
-    tenant without tokens keeps a rule at rate 1, since the fallback queue has no limit."""
+    """Holds the tenants of a filter to what the handouts say: of two that are due the heavier one goes
+    first, and a tenant without tokens is held to rate 1, since the fallback queue has no limit."""
 
     def __init__(self, filter_: Filter[Any]) -> None:
         self._filter = filter_
 
     def apply(self, handout: Handout, now: int) -> None:
-        running = {rule.name: rule for rule in self._filter.rules}
-        for name in running:
-            if name not in handout.lines:
-                self._filter.stop(name, now)
-        for tenant, line in handout.lines.items():
-            if tenant in running:
-                self._filter.change(tenant, now, rate=line.rate, rank=-line.weight)
-            else:
-                self._filter.start(Rule(tenant, line.rate, tenant, rank=-line.weight, exact=True), now)
+        lines = handout.lines
+        self._filter.hold(lines.names, lines.rate.tolist(), (-lines.weight).tolist(), now)
 
     def clear(self, now: int) -> None:
-        for rule in self._filter.rules:
-            self._filter.stop(rule.name, now)
-
-
-def read_usage(usage: Mapping[str, Usage]) -> Seen:
-    """A filter's own statistics: it sees requests arrive, so it knows the demand."""
-    return Seen(demand={tenant: each.demand for tenant, each in usage.items()})
+        self._filter.hold((), (), (), now)

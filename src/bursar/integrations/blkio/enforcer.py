@@ -6,7 +6,8 @@ import time
 from collections.abc import Callable, Mapping
 
 from bursar.errors import BursarError
-from bursar.integrations.blkio.groups import Bytes, Controller, GroupMissingError, read_queue
+from bursar.integrations.blkio.found import FoundLimits
+from bursar.integrations.blkio.groups import Controller, Counts, GroupMissingError, Limits, read_queue
 from bursar.integrations.blkio.guard import Guard
 from bursar.shares.handout import Handout
 from bursar.shares.target import Seen
@@ -18,8 +19,11 @@ OTHER_PART = 0.05
 """What the direction that was not used is left of a tenant's rate, so that it can begin."""
 
 
-FLOOR_BYTES = 1024 * 1024
-"""The lowest limit, bytes a second. Only served I/O is seen here: a tenant held back to nothing
+LOOK_INTERVALS = 10
+"""How often it is looked which groups there are."""
+
+FLOORS = {"bytes": 1024 * 1024, "requests": 16}
+"""The lowest limit, a second. Only served I/O is seen here: a tenant held back to nothing
 would look like one that wants nothing, and stay there."""
 
 BUSY_PART = 0.9
@@ -41,23 +45,33 @@ class GroupEnforcer:
         self,
         controller: Controller,
         device: str,
-        groups: Mapping[str, str],
+        look: Callable[[], Mapping[str, str]],
+        found: FoundLimits,
         guard: Guard | None = None,
         now_ns: Callable[[], int] = time.monotonic_ns,
     ) -> None:
+        """`look` says which groups there are now, by tenant."""
         self._controller = controller
         self._device = device
-        self._groups = dict(groups)
+        self._look = look
+        self._found = found
+        self._groups: Mapping[str, str] = {}
+        self._looked = LOOK_INTERVALS
         self._guard = guard
-        self._counts: dict[str, Bytes] = {}
+        self._counts: dict[str, Counts] = {}
         self._read_part: dict[str, float] = {}
-        self._limits: dict[str, tuple[int, int]] = {}
+        self._limits: dict[str, Limits] = {}
         self._quiet: dict[str, int] = {}
+        self._floor = FLOORS[controller.unit]
         self._now_ns = now_ns
         self._queue = read_queue(device)
         self._queue_at = now_ns()
 
     async def collect(self) -> Seen:
+        self._looked += 1
+        if self._looked >= LOOK_INTERVALS:
+            self._looked = 0
+            self._take_groups(self._look())
         served: dict[str, int] = {}
         problems: list[str] = []
         for tenant in self._groups:
@@ -67,8 +81,18 @@ class GroupEnforcer:
                 # Begin anew when it comes back: what it did meanwhile is not known.
                 self._counts.pop(tenant, None)
                 self._limits.pop(tenant, None)
+                if isinstance(error, GroupMissingError):
+                    self._found.forget(self._groups[tenant])
                 problems.append(f"tenant {tenant!r}: {error}")
         return Seen(served=served, problems=tuple(problems), saturated=self._is_saturated())
+
+    def _take_groups(self, groups: Mapping[str, str]) -> None:
+        """Groups come and go. One that is no longer a tenant, and still there, has its own limits back."""
+        for tenant in [tenant for tenant in self._groups if tenant not in groups]:
+            for known in (self._counts, self._read_part, self._limits, self._quiet):
+                known.pop(tenant, None)
+            self._found.give_back(self._controller, self._groups[tenant])
+        self._groups = groups
 
     def _is_saturated(self) -> bool | None:
         before, began = self._queue, self._queue_at
@@ -118,12 +142,13 @@ class GroupEnforcer:
     def _limit(self, tenant: str, group: str, rate: int) -> None:
         self._quiet[tenant] = 0
         part = self._read_part.get(tenant, 0.5)
-        limits = (
-            max(FLOOR_BYTES, round(rate * max(part, OTHER_PART))),
-            max(FLOOR_BYTES, round(rate * max(1 - part, OTHER_PART))),
+        limits = Limits(
+            max(self._floor, round(rate * max(part, OTHER_PART))),
+            max(self._floor, round(rate * max(1 - part, OTHER_PART))),
         )
         if not _is_close(self._limits.get(tenant), limits):
-            self._controller.limit(group, self._device, *limits)
+            found = self._found.note(self._controller, group)
+            self._controller.limit(group, self._device, _lower(limits, found))
             self._limits[tenant] = limits
 
     def _lift(self, tenant: str, group: str) -> None:
@@ -131,18 +156,24 @@ class GroupEnforcer:
         if self._quiet[tenant] < QUIET_INTERVALS:
             return
         if self._limits.pop(tenant, None) is not None:
-            self._controller.unlimit(group, self._device)
+            self._found.give_back(self._controller, group)
 
     async def release(self) -> None:
-        """Lift every limit of these groups, whoever set it."""
-        for group in self._groups.values():
-            self._controller.unlimit(group, self._device)
+        """Give the groups back the limits that they had."""
+        self._found.give_all_back(self._controller)
         self._limits.clear()
         if self._guard is not None:
             self._guard.dismiss()
 
 
-def _is_close(old: tuple[int, int] | None, new: tuple[int, int]) -> bool:
+def _lower(ours: Limits, found: Limits) -> Limits:
+    """Limits set by others hold as well."""
+    pairs = zip(ours, found, strict=True)
+    return Limits(*(mine if other is None else min(mine or other, other) for mine, other in pairs))
+
+
+def _is_close(old: Limits | None, new: Limits) -> bool:
     if old is None:
         return False
-    return all(abs(a - b) <= CHANGE_PART * max(a, b) for a, b in zip(old, new, strict=True))
+    pairs = [(a or 0, b or 0) for a, b in zip(old, new, strict=True)]
+    return all(abs(a - b) <= CHANGE_PART * max(a, b) for a, b in pairs)

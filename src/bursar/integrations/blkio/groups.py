@@ -6,7 +6,7 @@ import os
 import re
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Protocol
+from typing import Literal, NamedTuple, Protocol
 
 from bursar.errors import BursarError, FormatError, UsageError
 
@@ -23,27 +23,40 @@ class GroupMissingError(BursarError):
 
 
 @dataclass(frozen=True, slots=True)
-class Bytes:
-    """Bytes read and written since the group was made."""
+class Counts:
+    """Bytes or requests, read and written since the group was made."""
 
     read: int
     written: int
 
 
+class Limits(NamedTuple):
+    """Tokens a second, of each direction; None: no limit."""
+
+    read: int | None = None
+    write: int | None = None
+
+
+NO_LIMITS = Limits()
+Unit = Literal["bytes", "requests"]
+
+
 class Controller(Protocol):
-    """One version's language. `group` is a path below the controller's root."""
+    """One version's language, for one unit. `group` is a path below the controller's root."""
 
     version: int
     root: Path
+    unit: Unit
 
-    def read(self, group: str, device: str) -> Bytes:
+    def read(self, group: str, device: str) -> Counts:
         """Raises GroupMissingError, FormatError."""
 
-    def limit(self, group: str, device: str, read_rate: int, write_rate: int) -> None:
-        """Hold a group to so many bytes a second. Raises GroupMissingError, BursarError."""
+    def limits(self, group: str, device: str) -> Limits:
+        """Those that stand. Raises GroupMissingError, FormatError."""
 
-    def unlimit(self, group: str, device: str) -> None:
-        """Lift its limits; a group that is gone has none."""
+    def limit(self, group: str, device: str, limits: Limits) -> None:
+        """Hold a group to so many tokens a second; without any, a group that is gone is as good. Raises
+        GroupMissingError, BursarError."""
 
 
 class BlkioV1:
@@ -51,23 +64,26 @@ class BlkioV1:
 
     version = 1
 
-    def __init__(self, root: Path) -> None:
+    def __init__(self, root: Path, unit: Unit = "bytes") -> None:
         self.root = root
+        self.unit: Unit = unit
+        self._counts = "io_service_bytes" if unit == "bytes" else "io_serviced"
+        kind = "bps" if unit == "bytes" else "iops"
+        self._files = [f"blkio.throttle.{way}_{kind}_device" for way in ("read", "write")]
 
-    def read(self, group: str, device: str) -> Bytes:
-        text = _read(self.root / group / "blkio.throttle.io_service_bytes")
-        return parse_v1(text, device)
+    def read(self, group: str, device: str) -> Counts:
+        return parse_v1(_read(self.root / group / f"blkio.throttle.{self._counts}"), device)
 
-    def limit(self, group: str, device: str, read_rate: int, write_rate: int) -> None:
-        folder = self.root / group
-        _write(folder / "blkio.throttle.read_bps_device", f"{device} {read_rate}")
-        _write(folder / "blkio.throttle.write_bps_device", f"{device} {write_rate}")
+    def limits(self, group: str, device: str) -> Limits:
+        return Limits(*(parse_limit_v1(_read(self.root / group / name), device) for name in self._files))
 
-    def unlimit(self, group: str, device: str) -> None:
+    def limit(self, group: str, device: str, limits: Limits) -> None:
         try:
-            self.limit(group, device, 0, 0)
+            for name, rate in zip(self._files, limits, strict=True):
+                _write(self.root / group / name, f"{device} {rate or 0}")
         except GroupMissingError:
-            return
+            if limits != NO_LIMITS:
+                raise
 
 
 class IoV2:
@@ -75,45 +91,67 @@ class IoV2:
 
     version = 2
 
-    def __init__(self, root: Path) -> None:
+    def __init__(self, root: Path, unit: Unit = "bytes") -> None:
         self.root = root
+        self.unit: Unit = unit
+        self._counts = ("rbytes", "wbytes") if unit == "bytes" else ("rios", "wios")
+        self._keys = ("rbps", "wbps") if unit == "bytes" else ("riops", "wiops")
 
-    def read(self, group: str, device: str) -> Bytes:
-        return parse_v2(_read(self.root / group / "io.stat"), device)
+    def read(self, group: str, device: str) -> Counts:
+        return parse_v2(_read(self.root / group / "io.stat"), device, self._counts)
 
-    def limit(self, group: str, device: str, read_rate: int, write_rate: int) -> None:
-        _write(self.root / group / "io.max", f"{device} rbps={read_rate} wbps={write_rate}")
+    def limits(self, group: str, device: str) -> Limits:
+        found = _fields_of(_read(self.root / group / "io.max"), device)
+        words = [found.get(key, "max") for key in self._keys]
+        return Limits(*(None if word == "max" else _count(word, word) for word in words))
 
-    def unlimit(self, group: str, device: str) -> None:
+    def limit(self, group: str, device: str, limits: Limits) -> None:
+        pairs = zip(self._keys, limits, strict=True)
+        said = " ".join(f"{key}={'max' if rate is None else rate}" for key, rate in pairs)
         try:
-            _write(self.root / group / "io.max", f"{device} rbps=max wbps=max")
+            _write(self.root / group / "io.max", f"{device} {said}")
         except GroupMissingError:
-            return
+            if limits != NO_LIMITS:
+                raise
 
 
-def parse_v1(text: str, device: str) -> Bytes:
+def parse_limit_v1(text: str, device: str) -> int | None:
+    """`8:16 1048576` lines."""
+    for line in text.splitlines():
+        name, _, rate = line.partition(" ")
+        if name == device:
+            return _count(rate.strip(), line) or None
+    return None
+
+
+def parse_v1(text: str, device: str) -> Counts:
     """`8:16 Read 4096` lines. A group without I/O on the device has no line for it: zero."""
     counts = {"Read": 0, "Write": 0}
     for line in text.splitlines():
         parts = line.split()
         if len(parts) == 3 and parts[0] == device and parts[1] in counts:
             counts[parts[1]] = _count(parts[2], line)
-    return Bytes(counts["Read"], counts["Write"])
+    return Counts(counts["Read"], counts["Write"])
 
 
-def parse_v2(text: str, device: str) -> Bytes:
+def parse_v2(text: str, device: str, keys: tuple[str, str] = ("rbytes", "wbytes")) -> Counts:
     """`8:16 rbytes=4096 wbytes=0 rios=1 ...` lines."""
+    found = _fields_of(text, device)
+    return Counts(*(_count(found.get(key, "0"), f"{device} {key}={found.get(key)}") for key in keys))
+
+
+def _fields_of(text: str, device: str) -> dict[str, str]:
+    """The `key=value` fields of a device's line; none where it has no line."""
     for line in text.splitlines():
-        name, *fields = line.split()
+        name, *fields = line.split() or [""]
         if name == device:
-            counts = dict(field.partition("=")[::2] for field in fields)
-            return Bytes(_count(counts.get("rbytes", "0"), line), _count(counts.get("wbytes", "0"), line))
-    return Bytes(0, 0)
+            return {key: value for key, _, value in (field.partition("=") for field in fields)}
+    return {}
 
 
 def _count(word: str, line: str) -> int:
     if not word.isdecimal() or len(word) > 20:
-        raise FormatError(f"{word!r} is no count of bytes, in the line {line[:80]!r}")
+        raise FormatError(f"{word!r} is no count, in the line {line[:80]!r}")
     return int(word)
 
 
@@ -128,7 +166,7 @@ def _read(path: Path) -> str:
 def _write(path: Path, text: str) -> None:
     try:
         # Not `open(..., "w")`: a file that is missing here must not be made.
-        handle = os.open(path, os.O_WRONLY | os.O_CLOEXEC)
+        handle = os.open(path, os.O_WRONLY | os.O_TRUNC | os.O_CLOEXEC)
         try:
             os.write(handle, text.encode())
         finally:
@@ -148,17 +186,21 @@ def _explain(path: Path, error: OSError, text: str = "") -> BursarError:
     return BursarError(f"{path} did not take{said}: {error.strerror}; does the device exist?")
 
 
-def find_controller(root: Path = Path("/sys/fs/cgroup")) -> Controller:
-    """Whichever version manages I/O here. Raises UsageError with what to do where none does."""
+def find_controller(
+    root: Path = Path("/sys/fs/cgroup"), unit: Unit = "bytes", version: int | None = None
+) -> Controller:
+    """Whichever version manages I/O here, or the one asked for. Raises UsageError with what to do where
+    there is none."""
     v1 = root / "blkio"
-    if (v1 / "blkio.throttle.read_bps_device").exists():
-        return BlkioV1(v1)
-    if (root / "cgroup.controllers").exists():
+    if version != 2 and (v1 / "blkio.throttle.read_bps_device").exists():
+        return BlkioV1(v1, unit)
+    if version != 1 and (root / "cgroup.controllers").exists():
         controllers = _read(root / "cgroup.controllers").split()
         if "io" in controllers:
-            return IoV2(root)
+            return IoV2(root, unit)
+    which = "" if version is None else f" of version {version}"
     raise UsageError(
-        f"no I/O controller below {root}: mount one (mount -t cgroup -o blkio none {v1}), or enable "
+        f"no I/O controller{which} below {root}: mount one (mount -t cgroup -o blkio none {v1}), or enable "
         "cgroup v2's (echo +io > cgroup.subtree_control)"
     )
 

@@ -1,8 +1,8 @@
-"""Lifts the limits when bursar is gone without having done so.
+"""Gives limits back as they were when bursar is gone without having done so.
 
 A guard is a process of its own that waits for the end of a pipe: the kernel closes bursar's end
-when bursar dies, however it dies. A bursar that ends properly lifts its limits itself and
-dismisses the guard. Should both be killed, the next start lifts what it finds."""
+when bursar dies, however it dies. A bursar that ends properly gives them back itself and dismisses the
+guard. Should both be killed, the next start does it (`found`)."""
 
 from __future__ import annotations
 
@@ -12,7 +12,8 @@ from pathlib import Path
 
 import msgspec
 
-from bursar.integrations.blkio.groups import BlkioV1, Controller, IoV2
+from bursar.integrations.blkio.found import FoundLimits, give_back, read_found
+from bursar.integrations.blkio.groups import BlkioV1, Controller, IoV2, Unit
 
 DISMISSED = b"dismissed\n"
 _WAIT_S = 5.0
@@ -24,14 +25,17 @@ class Post(msgspec.Struct, frozen=True):
     version: int
     root: str
     device: str
-    groups: list[str]
+    found: str
+    life: str
+    unit: Unit = "bytes"
 
 
 class Guard:
     """The guard as bursar sees it."""
 
-    def __init__(self, controller: Controller, device: str, groups: list[str]) -> None:
-        self._post = Post(controller.version, str(controller.root), device, groups)
+    def __init__(self, controller: Controller, device: str, found: FoundLimits) -> None:
+        root, path = str(controller.root), str(found.path)
+        self._post = Post(controller.version, root, device, path, found.life, controller.unit)
         self._process: subprocess.Popen[bytes] | None = None
 
     @property
@@ -69,9 +73,11 @@ def main() -> int:
     print("ready", flush=True)
     if sys.stdin.buffer.readline() == DISMISSED:
         return 0
-    controller: Controller = (BlkioV1 if post.version == 1 else IoV2)(Path(post.root))
-    for group in post.groups:
-        controller.unlimit(group, post.device)
+    controller: Controller = (BlkioV1 if post.version == 1 else IoV2)(Path(post.root), post.unit)
+    found = read_found(Path(post.found))
+    if found is not None and found.life == post.life:  # else another life was faster, and gave them back
+        for group, limits in found.limits.items():
+            give_back(controller, post.device, group, limits)
     return 0
 
 

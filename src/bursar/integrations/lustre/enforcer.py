@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from pathlib import Path
 
 from bursar.errors import BursarError, FormatError, UsageError
 from bursar.integrations.lustre.formats import (
+    OLD_RATE_MAX,
     PREFIX,
-    RATE_MAX,
     JobStats,
     count_partitions,
+    find_rate_max,
+    find_running,
     name_rule,
     parse_job_stats,
     parse_rules,
@@ -18,6 +21,7 @@ from bursar.integrations.lustre.formats import (
     write_start,
     write_stop,
 )
+from bursar.integrations.lustre.jobs import JobNodes
 from bursar.shares.handout import Handout
 from bursar.shares.target import Seen
 
@@ -30,6 +34,9 @@ CHANGE_PART = 0.03
 STATS = "obdfilter.*.job_stats"
 RULES = "ost.OSS.ost_io.nrs_tbf_rule"
 POLICIES = "ost.OSS.ost_io.nrs_policies"
+WANTED = "tbf jobid"
+FALLBACK = "fifo"
+"""What schedules where nobody chose anything."""
 
 
 class Lctl:
@@ -82,24 +89,38 @@ class LustreEnforcer:
     Usage is the difference of two readings: clearing the statistics, as the paper does, would lose
     what is counted between the reading and the clearing, and disturb whoever else reads them."""
 
-    def __init__(self, lctl: Lctl) -> None:
+    def __init__(self, lctl: Lctl, kept: Path, jobs: JobNodes | None = None) -> None:
+        """`kept`: where it is written down which policy was replaced, for whoever has to give it back;
+        `jobs`: who knows how many nodes each job runs on."""
+        self._jobs = jobs
         self._lctl = lctl
+        self._kept = kept
+        self._rate_max = OLD_RATE_MAX
         self._counts: dict[str, JobStats] | None = None
         self._rates: dict[str, int] = {}
         self._weights: dict[str, int] = {}
         self._partitions: int | None = None
-        self._policies: str | None = None
 
     async def open(self) -> None:
-        """Stop the rules of an earlier life, and let TBF schedule by job id."""
-        self._partitions = count_partitions(await self._lctl.get("cpu_partition_table"))
-        policies = await self._lctl.get(POLICIES)
-        if "tbf" not in _running_policies(policies):
-            await self._lctl.set(POLICIES, ["tbf jobid"])
-            self._policies = "fifo"
+        """Stop the rules of an earlier life, and let TBF schedule by job id. Raises UsageError where a
+        policy runs that somebody chose: it is not replaced."""
+        partitions = count_partitions(await self._lctl.get("cpu_partition_table"))
+        self._rate_max = find_rate_max(await self._lctl.get("version"))
+        running = find_running(await self._lctl.get(POLICIES))
+        if running == FALLBACK:
+            self._kept.write_text(running)  # before it is replaced
+            await self._lctl.set(POLICIES, [WANTED])
+        elif running not in (WANTED, "tbf"):
+            raise UsageError(
+                f"this OSS schedules by {running!r}, which bursar does not replace; to have jobs shared set "
+                f'{POLICIES}="{WANTED}", or "{FALLBACK}"'
+            )
         await self._stop_all()
+        self._partitions = partitions
 
     async def collect(self) -> Seen:
+        if self._partitions is None:
+            await self.open()
         now = parse_job_stats(await self._lctl.get(STATS))
         before, self._counts = self._counts, now
         if before is None:
@@ -112,7 +133,17 @@ class LustreEnforcer:
                 problems.append(f"job {job!r}: its counters went backwards; left out of this interval")
             elif used:
                 served[job] = used
-        return Seen(served=served, problems=tuple(problems))
+        sizes = await self._find_sizes(problems)
+        return Seen(served=served, problems=tuple(problems), sizes=sizes)
+
+    async def _find_sizes(self, problems: list[str]) -> Mapping[str, int] | None:
+        if self._jobs is None:
+            return None
+        try:
+            return await self._jobs.look()
+        except BursarError as error:
+            problems.append(str(error))
+            return self._jobs.known
 
     async def apply(self, handout: Handout) -> None:
         if self._partitions is None:
@@ -157,7 +188,7 @@ class LustreEnforcer:
 
     def _divide(self, rate: int) -> int:
         assert self._partitions is not None, "counted when it was opened"
-        return min(RATE_MAX, max(1, rate // self._partitions))
+        return min(self._rate_max, max(1, rate // self._partitions))
 
     @staticmethod
     def _lighter(tenant: str, weight: int, weights: dict[str, int]) -> str | None:
@@ -188,23 +219,12 @@ class LustreEnforcer:
         self._weights.clear()
 
     async def release(self) -> None:
-        """Stop bursar's rules, and give back the policy that was there before."""
+        """Stop bursar's rules, and give back the policy that was there before this life or an earlier one."""
+        if self._partitions is None:
+            return  # it was never opened
         await self._stop_all()
-        if self._policies is not None:
-            await self._lctl.set(POLICIES, [self._policies])
-            self._policies = None
-
-
-def _running_policies(text: str) -> list[str]:
-    """Names in state `started` of the regular requests."""
-    names: list[str] = []
-    name = ""
-    for raw in text.splitlines():
-        line = raw.strip()
-        if line.startswith("high_priority_requests"):
-            break
-        if line.startswith("- name:"):
-            name = line.partition(":")[2].strip()
-        elif line.startswith("state:") and line.partition(":")[2].strip() == "started":
-            names.append(name)
-    return names
+        if not self._kept.exists():
+            return
+        if find_running(await self._lctl.get(POLICIES)) == WANTED:  # else somebody has chosen since
+            await self._lctl.set(POLICIES, [self._kept.read_text()])
+        self._kept.unlink()

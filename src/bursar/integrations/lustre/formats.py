@@ -9,6 +9,8 @@ from dataclasses import dataclass
 from bursar.errors import FormatError, UsageError
 
 RATE_MAX = 999_999
+OLD_RATE_MAX = 65_534
+"""Before 2.15."""
 COMMAND_MAX_BYTES = 4095
 NAME_PATTERN = re.compile(r"[A-Za-z0-9_]{1,15}")
 PREFIX = "bu_"
@@ -94,6 +96,53 @@ def unquote(word: str) -> str:
         word = word[1:-1]
     raw = _ESCAPE.sub(lambda found: chr(int(found[1], 16)), word)
     return raw[:_JOB_ID_MAX]
+
+
+@dataclass(frozen=True, slots=True)
+class Scheduling:
+    """A policy of the request scheduler, with its argument if it has one: "tbf jobid". The one that is the
+    fallback runs beside any other, for requests that the other does not take."""
+
+    policy: str
+    started: bool
+    fallback: bool
+
+
+def parse_policies(text: str) -> list[Scheduling]:
+    """Those of the regular requests: `- name: tbf jobid`, then `state: started`, `fallback: no`."""
+    found: list[dict[str, str]] = []
+    for raw in text.splitlines():
+        line = raw.strip().removeprefix("- ")
+        if line.startswith("high_priority_requests"):
+            break
+        key, colon, value = line.partition(":")
+        if key == "name" and colon:
+            found.append({})
+        if found and colon:
+            found[-1][key.strip()] = " ".join(value.split())
+    if not found:
+        raise FormatError(f"nrs_policies names none: {text.strip()[:80]!r}; is this an OSS?")
+    return [
+        Scheduling(each["name"], each.get("state") == "started", each.get("fallback") == "yes")
+        for each in found
+    ]
+
+
+def find_running(text: str) -> str:
+    """The policy that schedules: the one beside the fallback, or the fallback alone."""
+    started = [each for each in parse_policies(text) if each.started]
+    beside = [each.policy for each in started if not each.fallback]
+    # A release that prints no fallback has fifo for it.
+    beside = [policy for policy in beside if policy != "fifo"] or beside
+    return (beside or [each.policy for each in started] or ["fifo"])[0]
+
+
+def find_rate_max(text: str) -> int:
+    """By the release: `lustre: 2.15.3`, or the number alone."""
+    found = re.search(r"(\d+)\.(\d+)", text)
+    if found is None:
+        raise FormatError(f"the version of Lustre is {text.strip()[:80]!r}, which is none")
+    return OLD_RATE_MAX if (int(found[1]), int(found[2])) < (2, 15) else RATE_MAX
 
 
 def parse_rules(text: str) -> dict[str, list[TbfRule]]:

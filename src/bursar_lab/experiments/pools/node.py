@@ -89,7 +89,7 @@ class Setup:
     bare: bool = False
     convert: bool = True
     printed: bool = False
-    paced: bool = False
+    paced: bool | None = False
     period_ns: int = SECOND_NS
 
 

@@ -7,6 +7,7 @@ and Static BW run beside bursar on the same load, simulated and on the real stor
 
 from bursar_lab.experiments.shares.controller import blkio
 from bursar_lab.experiments.shares.lending import lending
+from bursar_lab.experiments.shares.payback import payback
 from bursar_lab.experiments.shares.timelines import allocation, frequency, recompensation, redistribution
 
-__all__ = ["allocation", "blkio", "frequency", "lending", "recompensation", "redistribution"]
+__all__ = ["allocation", "blkio", "frequency", "lending", "payback", "recompensation", "redistribution"]

@@ -148,3 +148,16 @@ def draw_lines(
     axis.legend(fontsize=8)
     figure.suptitle(title, fontsize=11)
     return _save(figure, path)
+
+
+def draw_payback(path: Path, at_s: Sequence[float], records: Mapping[str, Sequence[float]]) -> str:
+    """What each has lent or owes over time, as figure 7 has it."""
+    figure, axes = _open(1, 1, 7, 2.8)
+    axis = axes[0][0]
+    for number, (name, values) in enumerate(records.items()):
+        axis.plot(at_s, values, label=name, color=COLOURS[number])
+    axis.set_xlabel("s")
+    axis.set_ylabel("record, MiB")
+    axis.grid(alpha=0.25)
+    axis.legend()
+    return _save(figure, path)

@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
-import json
 import os
 import shutil
 import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from bursar.demo.ports import find_free_port
 from bursar.errors import BursarError, UsageError
 from bursar.integrations.blkio.groups import Controller, find_controller, find_device
 
@@ -25,6 +25,8 @@ FILE_MIB = 128
 WEIGHTS = {"a": 1, "b": 3}
 SETTLE_S = 1.0
 """From the first I/O of both groups until shares are measured."""
+START_S = 30
+"""fio lays out nothing, but starts slowly on a busy machine."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,28 +91,62 @@ def start_bursar(
     weights: dict[str, int] = WEIGHTS,
     capacity_bytes: int | None = CAPACITY_BYTES,
 ) -> subprocess.Popen[str]:
-    config = {
-        "device": device,
-        "tenants": {name: {"path": path, "weight": weights[name]} for name, path in groups.items()},
-        "capacity_bytes": capacity_bytes,
-        "interval_ms": INTERVAL_MS,
-    }
-    path = folder / "blkio.json"
-    path.write_text(json.dumps(config))
-    process = subprocess.Popen(
-        [sys.executable, "-m", "bursar.integrations.blkio", str(path)], stdout=subprocess.PIPE, text=True
+    capacity = "auto" if capacity_bytes is None else f"{capacity_bytes}B/s"
+    tenants = "".join(f'"{path}" = {{ weight = {weights[name]} }}\n' for name, path in groups.items())
+    version, port = find_controller().version, find_free_port()
+    path = folder / "policy.toml"
+    path.write_text(
+        f'[daemon]\nname = "blkio"\nlisten = "127.0.0.1:{port}"\nhttp = "127.0.0.1:0"\n'
+        f'state = "{folder}/state"\n[resource.disk]\n'
+        f'kind = "share"\nenforce = "{"blkio" if version == 1 else "io.max"}"\ndevice = "{device}"\n'
+        f'costs = "bytes"\ncapacity = "{capacity}"\ninterval = "{INTERVAL_MS}ms"\n'
+        f"[resource.disk.tenant]\n{tenants}"
     )
-    assert process.stdout is not None
-    for line in process.stdout:
-        if line.startswith("ready"):
+    (folder / "url").write_text(f"bursar://127.0.0.1:{port}")
+    process = subprocess.Popen(
+        [sys.executable, "-m", "bursar", "serve", str(path)], stderr=subprocess.PIPE, text=True
+    )
+    assert process.stderr is not None
+    said = []
+    for line in process.stderr:
+        said.append(line)
+        if "daemon.ready" in line:
             return process
-    raise BursarError(f"bursar did not start on {device}: {process.wait()}")
+    raise BursarError(f"bursar did not start on {device}: {process.wait()}: {''.join(said)[-500:]}")
 
 
-def read_for(controller: Controller, device: str, groups: dict[str, str], seconds: float) -> Readings:
+def wait_for_io(
+    controller: Controller, device: str, groups: dict[str, str], loads: dict[str, subprocess.Popen[bytes]]
+) -> None:
+    """Return when every group has done some I/O: fio takes its time to start on a busy machine."""
+    began = time.monotonic()
+    waiting = dict(groups)
+    while waiting:
+        for name, path in list(waiting.items()):
+            counts = controller.read(path, device)
+            if counts.read + counts.written > 0:
+                del waiting[name]
+            elif loads[name].poll() is not None or time.monotonic() - began > START_S:
+                raise BursarError(
+                    f"fio did no I/O in group {path} within {START_S} s (exit code {loads[name].poll()})"
+                )
+        time.sleep(0.01)
+
+
+def read_for(
+    controller: Controller,
+    device: str,
+    groups: dict[str, str],
+    seconds: float,
+    then: tuple[float, Callable[[], None]] | None = None,
+) -> Readings:
+    """What every group has done, time after time; `then` is a moment, and what is done at it."""
     began = time.monotonic()
     readings = Readings([], {name: [] for name in groups})
     while (now := time.monotonic() - began) < seconds:
+        if then is not None and now >= then[0]:
+            then[1]()
+            then = None
         readings.at_s.append(now)
         for name, path in groups.items():
             counts = controller.read(path, device)
@@ -159,9 +195,14 @@ def _measure(
     try:
         bursar = start_bursar(folder, device, groups)
         processes.append(bursar)
-        for tenant, seconds in (("a", together_s + alone_s + 5), ("b", together_s)):
-            processes.append(start_fio(folder, tenant, controller.root / groups[tenant], seconds))
-        readings = read_for(controller, device, groups, together_s + alone_s)
+        loads = {
+            tenant: start_fio(folder, tenant, controller.root / groups[tenant], 2 * START_S)
+            for tenant in WEIGHTS
+        }
+        processes.extend(loads.values())
+        wait_for_io(controller, device, groups, loads)
+        stop_b = loads["b"].terminate  # and not by a time of its own: it may have begun late
+        readings = read_for(controller, device, groups, together_s + alone_s, then=(together_s, stop_b))
         standing = limits_of(controller, groups)
         bursar.kill()
         lifted_s = _wait_until_lifted(controller, groups)
@@ -184,7 +225,7 @@ def _wait_until_lifted(controller: Controller, groups: dict[str, str]) -> float 
 
 
 def _findings(readings: Readings, standing: list[str], lifted_s: float | None) -> dict[str, Any]:
-    settled = max(_first_activity(readings, name) for name in WEIGHTS) + SETTLE_S
+    settled = SETTLE_S
     ended = _last_activity(readings, "b")
     a = readings.rate("a", settled, ended - 0.2)
     b = readings.rate("b", settled, ended - 0.2)
@@ -202,11 +243,6 @@ def _findings(readings: Readings, standing: list[str], lifted_s: float | None) -
         "limits_before_kill": len(standing),
         "lifted_after_s": lifted_s,
     }
-
-
-def _first_activity(readings: Readings, group: str) -> float:
-    counts = readings.counts[group]
-    return min(readings.at_s[k] for k in range(len(counts)) if counts[k] > counts[0])
 
 
 def _last_activity(readings: Readings, group: str) -> float:

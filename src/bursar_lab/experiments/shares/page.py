@@ -54,6 +54,12 @@ SECTIONS = {
         "Two groups of `fio --direct=1` on a real disk, weights 1:3, cgroup v1.",
         (),
     ),
+    "shares-payback": (
+        "The kernel's I/O controller: lent and paid back",
+        "Two groups of the same weight on a real disk of 80 MiB/s, one greedy; the other reads a tenth, and "
+        "then all that it can get.",
+        ("shares-payback.png",),
+    ),
     "shares-lending": (
         "The kernel's I/O controller: lending, and a capacity that was told too high",
         "A greedy `fio --direct=1` beside one that reads at a steady rate, told 200 MiB/s; then two greedy "

@@ -11,8 +11,8 @@ from typing import Any
 
 from bursar.shares.book import TargetBook
 from bursar.shares.filter import Filter
-from bursar.shares.handout import Handout, Line, TenantTerms
-from bursar.shares.target import FilterRules, read_usage
+from bursar.shares.handout import Handout, Line, Lines, TenantTerms
+from bursar.shares.target import FilterRules
 from bursar.units import Rate
 from bursar.world import MILLISECOND_NS, SECOND_NS
 from bursar_lab.experiments.shares.real import Run
@@ -99,7 +99,7 @@ class StorageModel:
                 name: Line(0, 0, 0, 0, 0, config.rate_bytes * weight // total, weight)
                 for name, weight in config.weights.items()
             }
-            self._rules.apply(Handout(0, 0, lines), 0)
+            self._rules.apply(Handout(0, 0, Lines.of(lines)), 0)
         if config.mode != "share":
             return None
         tenants = {name: TenantTerms(weight) for name, weight in config.weights.items()}
@@ -154,8 +154,7 @@ class StorageModel:
 
     def _on_interval(self, _: None) -> None:
         assert self._book is not None, "only a book has intervals"
-        demand = read_usage(self._filter.collect()).demand
-        self._rules.apply(self._book.close(demand or {}), self._now)
+        self._rules.apply(self._book.close(self._filter.collect()), self._now)
         self._add(self._now + self._book.interval_ns, "interval", None)
 
     def _on_wake(self, _: None) -> None:
