@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from typing import Any
 
 from bursar.book import Effects
-from bursar.quotas.accounts import Guards
+from bursar.quotas.accounts import Guards, Opening
 from bursar.quotas.book import NodeBook
 from bursar.quotas.courier import QuotaCourier
 
@@ -26,20 +27,20 @@ class KeepsACopy(NodeBook):
 class MintsUnguarded(QuotaCourier):
     """Mutation: an account is opened by the terms that this node runs, whatever the store holds."""
 
-    async def open_account(self, account: str, limit: int, guards: Guards) -> None:
-        await super().open_account(account, limit, ())
+    async def open_account(self, opening: Opening, guards: Guards) -> None:
+        await super().open_account(opening, ())
 
 
 class GuardsLate(QuotaCourier):
     """Mutation: the guards are those of the moment of the transaction, not of the limit that it mints."""
 
-    async def open_account(self, account: str, limit: int, guards: Guards) -> None:
+    async def open_account(self, opening: Opening, guards: Guards) -> None:
         await self.tree.live()
-        await super().open_account(account, limit, self.world.fleet.guards())
+        await super().open_account(opening, self.world.fleet.guards())
 
 
 class ChangesUnguarded(QuotaCourier):
     """Mutation: a limit is carried out whatever the store holds."""
 
-    async def set_limit(self, account: str, limit: int, guards: Guards) -> None:
-        await super().set_limit(account, limit, ())
+    async def set_limit(self, account: str, limit: int, guards: Guards, *rest: Any, **more: Any) -> None:
+        await super().set_limit(account, limit, (), *rest, **more)

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import msgspec
 
 from bursar.book import Effects
-from bursar.errors import NodeExistsError
-from bursar.quotas.accounts import Guards
+from bursar.errors import NodeExistsError, StoreError
+from bursar.quotas.accounts import Guards, Opening
 from bursar.quotas.balances import Account, Hold
 from bursar.quotas.book import NodeBook
 from bursar.quotas.courier import QuotaCourier
+from bursar.quotas.entries import Entry, Settled
 from bursar.quotas.ledger import Ledger
 from bursar.quotas.messages import Statement
 from bursar.quotas.requests import Refusal
@@ -68,6 +70,24 @@ class LateLedger(Ledger):
         """Only where a cut is taken in."""
 
 
+class HearsFirst(QuotaCourier):
+    """Mutation: a node says that it has carried a change out before it has read of it."""
+
+    def __init__(self, *arguments: Any, **settings: Any) -> None:
+        super().__init__(*arguments, **settings)
+        self.registry._read_changed = self._read_late  # type: ignore[method-assign]
+
+    async def _read_late(self, shard: str) -> Any:
+        self.world.spawn(self._read(shard), "late")
+        return await self.world.store.exists(shard)
+
+    async def _read(self, shard: str) -> None:
+        try:
+            await type(self.registry)._read_changed(self.registry, shard)
+        except StoreError:
+            return  # the mutation is about when, not about whether
+
+
 class BeginsAnew(QuotaCourier):
     """Mutation: a node whose ledger is lost takes up its name again, and its mints with it."""
 
@@ -87,9 +107,8 @@ class BeginsAnew(QuotaCourier):
 class MintsAgain(QuotaCourier):
     """Mutation: in an adopted store accounts are opened as if they had never been."""
 
-    async def open_account(self, account: str, limit: int, guards: Guards) -> None:
-        self.is_carried = lambda: False
-        await super().open_account(account, limit, guards)
+    async def open_account(self, opening: Opening, guards: Guards) -> None:
+        await super().open_account(opening._replace(carried=False), guards)
 
 
 class Recredits(NodeBook):
@@ -182,3 +201,85 @@ class RefusesLocally(NodeBook):
     def look_for_need(self, now: int, chain: Any) -> None:
         for request in list(self.requests.values()):
             self._refuse(request, Refusal("acme", 0, request.amount))
+
+
+class GrowsUnwritten(NodeBook):
+    """Mutation: what a hold grew by is not written down, so a crash forgets it."""
+
+    def __init__(self, *arguments: Any, **settings: Any) -> None:
+        super().__init__(*arguments, **settings)
+        self.ledger = _Unwritten(self.ledger.identity)
+
+
+class _Unwritten(Ledger):
+    def grow(self, hold: Hold, chain: Sequence[Account], amount: int, *, ahead: bool) -> bool:
+        written, hold.written = hold.written, False
+        grown = super().grow(hold, chain, amount, ahead=ahead)
+        hold.written = written
+        return grown
+
+
+class GrowsForNothing(NodeBook):
+    """Mutation: a hold grows by units that nobody has."""
+
+    def __init__(self, *arguments: Any, **settings: Any) -> None:
+        super().__init__(*arguments, **settings)
+        self.ledger = _Generous(self.ledger.identity)
+
+
+class _Generous(Ledger):
+    def grow(self, hold: Hold, chain: Sequence[Account], amount: int, *, ahead: bool) -> bool:
+        for account in chain:
+            lacking = max(0, amount - (account.block if ahead else account.unspent))
+            account.unspent += 0 if ahead else lacking
+            account.block += lacking if ahead else 0
+            account.endowment += lacking
+        return super().grow(hold, chain, amount, ahead=ahead)
+
+
+class ForgetsUnpaid(NodeBook):
+    """Mutation: what could not be charged is known to nobody after a restart."""
+
+    def __init__(self, *arguments: Any, **settings: Any) -> None:
+        super().__init__(*arguments, **settings)
+        self.ledger = _Forgetful(self.ledger.identity)
+
+
+class _Forgetful(Ledger):
+    def _write(self, entry: Entry, *, credits: bool = False) -> int:
+        if isinstance(entry, Settled):
+            entry = Settled(entry.hold, entry.used)
+        return super()._write(entry, credits=credits)
+
+
+class ForgetsExtensions(NodeBook):
+    """Mutation: a hold that was extended has the policy's time again after a restart."""
+
+    def extend(self, now: int, hold: Hold, hold_ns: int) -> Effects:
+        hold.hold_ns = hold_ns
+        return self.flush()
+
+
+class ChargesMore(NodeBook):
+    """Mutation: a hold that is settled is charged a unit more, where it has one."""
+
+    def _settle(self, now: int, hold: Hold, used: int, unpaid: int = 0) -> None:
+        super()._settle(now, hold, min(hold.size, used + 1) if used else used, unpaid)
+
+
+class KeepsRefunds(NodeBook):
+    """Mutation: what comes back from a hold stays held, by nobody."""
+
+    def __init__(self, *arguments: Any, **settings: Any) -> None:
+        super().__init__(*arguments, **settings)
+        self.ledger = KeepingLedger(self.ledger.identity)
+
+
+class KeepingLedger(Ledger):
+    def _refund(self, hold: Hold, entry: Settled) -> list[Account]:
+        gained = super()._refund(hold, entry)
+        for name, reserved, spent in hold.split(entry.used):
+            account = self.account(name)
+            account.unspent -= reserved - spent
+            account.held += reserved - spent
+        return gained

@@ -7,6 +7,7 @@ import asyncio
 import pytest
 from fleet_mutations import ChangesUnguarded, GuardsLate, MintsUnguarded
 from quota_town import TENANTS, Quota, Town
+from test_quota_changes import list_stored
 
 from bursar.errors import Unknown
 from bursar.fleet.following import FleetView
@@ -67,7 +68,7 @@ async def test_a_node_on_older_terms_opens_no_account_and_says_why(town: Town) -
     newer = await apply_terms(town, "a")
     with pytest.raises(Unknown, match="newer terms are in force than those this node runs"):
         await llm.acquire("beta", 1, wait=0.2)
-    assert await town.worlds["a"].store.children(llm.courier.layout.accounts) == ["acme"]
+    assert await list_stored(llm) == ["acme"]
     assert (await llm.acquire("acme", 10, wait=5.0)).amount == 10, "what was minted before is there to use"
     with pytest.raises(Unknown, match="newer terms"):
         await llm.verb("set_limit", tenant="acme", limit=150)

@@ -8,12 +8,16 @@ import pytest
 from quota_town import Quota, Town, left
 
 from bursar.errors import Refused, Unknown
+from bursar.policy.values import QuotaTenant
 from bursar.quotas import lots
 from bursar.quotas.balances import Account, Lot
+from bursar.quotas.blocks import AUTO, LEAST, Block
 from bursar.quotas.book import NodeBook
 from bursar.quotas.ledger import Ledger
 from bursar.quotas.lots import LOT_NS
+from bursar.quotas.windows import split_account
 from bursar.resource import Granted, Issue, Seen, Ticket
+from bursar.world import SECOND_NS
 
 EIGHTH = 1_000 // 8
 
@@ -33,11 +37,17 @@ def account(llm: Quota, name: str = "beta") -> Account:
 
 async def open_fast(town: Town, name: str = "a") -> Quota:
     llm = await town.open(name, mode="fast", block=400)
-    grant = await llm.acquire("beta", 1, wait=5.0)
+    await fill_block(llm, "beta")
+    return llm
+
+
+async def fill_block(llm: Quota, tenant: str) -> None:
+    """The first request is granted while the block is being charged: a lot comes with the next."""
+    grant = await llm.acquire(tenant, 1, wait=5.0)
     grant.settle(0)
     await grant.release()
-    llm.hand.end("beta")
-    return llm
+    llm.hand.end(tenant)
+    await llm.courier.wait_durable()
 
 
 class Holders:
@@ -107,6 +117,7 @@ async def test_all_lots_together_are_at_most_an_eighth_of_what_is_left(town: Tow
 
 async def test_a_lot_is_charged_to_the_whole_chain_of_parents(town: Town) -> None:
     llm = await open_fast(town)
+    await fill_block(llm, "acme/search")
     granted = await take_lot(llm, "c", "acme/search")
     assert 0 < granted.ahead <= 60 // 8
     assert account(llm, "acme/search").ahead == account(llm, "acme").ahead == granted.ahead
@@ -135,9 +146,10 @@ async def test_a_lot_ends_with_its_window(town: Town) -> None:
     llm = await town.open("a", mode="fast", window="month")
     await (await llm.acquire("beta", 1, wait=5.0)).release()
     llm.hand.end("beta")
-    chains, wall = llm.decider.chains, llm.courier.world.clock.wall
-    chains.window_of = lambda kind, wall_ns, zone: (chains.window, wall() + LOT_NS // 10)
-    chains.turn()
+    window = split_account(llm.decider.chains.account("beta"))[1]
+    assert window is not None
+    ends_s = window.end_s
+    llm.courier.world.clock.wall = lambda: ends_s * SECOND_NS - LOT_NS // 10  # type: ignore[method-assign]
     granted = await take_lot(llm, "c")
     assert granted.ahead and granted.until <= llm.courier.world.clock.now() + LOT_NS // 10
 
@@ -254,3 +266,31 @@ def test_a_lot_never_gives_back_more_than_it_was() -> None:
     assert (ledger.account("acme").spent, ledger.account("acme").held) == (20, 0)
     assert [ledger.return_lot(lot, 15), ledger.return_lot(lot, 15)] == [15, 5]
     assert (ledger.account("acme").spent, ledger.account("acme").block) == (0, 50)
+
+
+def test_a_block_grows_by_what_was_missed_and_shrinks_when_it_is_not_used() -> None:
+    block = Block(AUTO)
+    block.grow(5_000, 1_000_000)
+    assert block.size == LEAST + 5_000
+    block.grow(10**9, 800_000)
+    assert block.size == 100_000, "an eighth of what is left at most"
+    for second, size in ((1, 50_000), (2, 25_000), (2, 25_000), (3, 12_500)):
+        block.shrink(second * SECOND_NS, 0)
+        assert block.size == size
+    block.shrink(4 * SECOND_NS, 5_000)
+    assert block.size == 12_500, "it was used"
+    fixed = Block(40)
+    fixed.grow(1_000, 10**6)
+    fixed.shrink(SECOND_NS, 0)
+    assert fixed.size == 40
+
+
+async def test_bursts_beyond_a_block_find_their_units_ready_soon(town: Town) -> None:
+    llm = await town.open("a", mode="fast", tenants={"acme": QuotaTenant(limit=1_000_000)})
+    await (await llm.acquire("acme", 1)).release()
+    async with asyncio.timeout(20):
+        while not all(llm.try_acquire("acme") for _ in range(5_000)):
+            await asyncio.sleep(0.05)
+        await asyncio.sleep(0.1)
+        granted = sum(llm.try_acquire("acme") is not None for _ in range(5_000))
+    assert granted > 1_000, "a block of the least size has no more"

@@ -259,10 +259,13 @@ async def test_waiting_ends_with_unknown_when_a_node_cannot_be_reached(town: Tow
     two = await town.open("b")
     await (await one.acquire("beta", 10, wait=5.0)).release()
     await accounts.top_up(town.worlds["a"].store, one.courier.layout, "beta", 1_000, ["b"])
+    await two.courier.registry.read("beta")  # a node takes what was minted for it when it is asked
     async with asyncio.timeout(10):
         while two.courier.book.ledger.account("beta").unspent < 1_000 or "b" not in (
             one.courier.book.members or ()
         ):
+            await asyncio.sleep(0.02)
+        while one.decider.chains.limit("beta") < 2_000:  # it looks once a second
             await asyncio.sleep(0.02)
     await town.close("b")
     here = one.courier.book.ledger.account("beta").unspent

@@ -227,7 +227,7 @@ def test_a_cut_below_what_was_used_takes_all_that_is_left_anywhere_and_then_rest
     asked = office.ask("c", 1)
     office.deliver_all()
     assert office.outcome("c", asked) == Refusal(ACCOUNT, left=0, asked=1)
-    assert not office.books["b"].rounds[ACCOUNT].is_in_need(NOW), "nothing is left: only new units can pay"
+    assert not office.books["b"].demands[ACCOUNT].is_in_need(NOW), "nothing is left: only new units can pay"
 
 
 def test_a_root_that_is_alone_survives_a_cut_below_what_was_used() -> None:

@@ -170,3 +170,24 @@ async def test_fast_mode_crashed_has_charged_what_was_open(town: Town) -> None:
         await llm.settle(grant.id, 1)
     _, held, spent = await left(llm, "beta")
     assert held == 0 and 5 <= spent <= 55
+
+
+@pytest.mark.parametrize("over", ["refuse", "take"])
+async def test_what_nobody_can_have_used_is_a_mistake_and_not_counted(town: Town, over: str) -> None:
+    llm = await town.open("a", over=over)
+    grant = await llm.acquire("beta", 10, wait=5.0)
+    for _ in range(2):
+        with pytest.raises(UsageError, match=r"10 of the 10 .* taken for a mistake"):
+            await llm.settle(grant.id, 2**62)
+    await llm.settle(grant.id, 10)
+    row = llm.decider.statistics().tenants["beta"]
+    assert (row.spent, row.held, row.unpaid, row.unspent) == (10, 0, 0, 990)
+
+
+async def test_who_settles_for_what_was_charged_after_more_was_said_is_told(town: Town) -> None:
+    llm = await town.open("a")
+    grant = await llm.acquire("beta", 10, wait=5.0)
+    with pytest.raises(UsageError, match="the 2 beyond"):
+        await llm.settle(grant.id, 12)
+    with pytest.raises(UsageError, match="after it had ended"):
+        await llm.settle(grant.id, 10)

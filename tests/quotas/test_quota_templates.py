@@ -8,7 +8,7 @@ from typing import Any
 import msgspec
 import pytest
 from quota_town import Quota, Town
-from test_quota_changes import end_windows, go_to_window
+from test_quota_changes import end_windows, go_to, month
 
 from bursar.errors import Refused
 from bursar.policy.values import QuotaPolicy, QuotaTenant
@@ -67,19 +67,19 @@ async def test_tenants_of_a_template_are_forgotten_when_their_window_is_over_and
     town: Town,
 ) -> None:
     llm = await town.open("a", window="month", **TERMS)
-    go_to_window(llm, "2026-09")
+    go_to(llm, "2026-09-15")
     await use(llm, "zoe", 20)
-    go_to_window(llm, "2026-10")
+    go_to(llm, "2026-10-15")
     await asyncio.sleep(0)
     await use(llm, "yann", 20)
     await until_forgotten(llm, "zoe")
     assert set((await llm.statistics()).tenants) == {"acme", "yann", "*"}
     with pytest.raises(Refused):
         await llm.acquire("yann", 1, wait=5.0)
-    go_to_window(llm, "2026-11")
+    go_to(llm, "2026-11-15")
     await use(llm, "yann", 20)
     await end_windows(llm)
-    assert set(llm.courier.book.ledger.accounts) == {"yann@2026-10", "yann@2026-11"}
+    assert set(llm.courier.book.ledger.accounts) == {month("yann", 10), month("yann", 11)}
 
 
 async def until_forgotten(llm: Quota, tenant: str) -> None:

@@ -23,8 +23,9 @@ waiting requests first, then by how fast each uses units (distribution, algorith
 **The parts.** `entries`, `balances`, `ledger`, `replay`: units and the journal. `messages`, `demand`,
 `allocation`, `gathering`, `round`, `statement`, `rules`: the rounds, with the paper's own rules switchable.
 `lots`: units ahead of use. `keys`: whose a key is. `requests`, `book`: one node's state. `tree`: who is
-whose parent, through the store. `homes`: keys in the store. `windows`, `accounts`: a calendar window is an
-account of its own; top-ups and cuts. `limits`: those of a changed policy are carried out. `parting`: a node
+whose parent, through the store. `homes`: keys in the store. `windows`, `accounts`, `registry`: a
+billing period is an account of its own; what the store has of them, and what a node has read. `history`,
+`usage`: what was used, for bills. `limits`: those of a changed policy are carried out. `parting`: a node
 that leaves hands its units over. `survey`, `watch`, `operations`: what people ask and do. `courier`:
 journal, network and time. `chains`, `repeats`, `settling`, `issuing`, `explaining`, `verbs`, `statistics`,
 `resource`: what the front door is offered.

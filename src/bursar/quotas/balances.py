@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from typing import NamedTuple
+
 
 class Channel:
     """What went to and came from one other ledger, for one account.
@@ -27,7 +30,8 @@ class Channel:
 class Account:
     """One account in one ledger. `fast` mode charges ahead: `block` is what was not granted yet, and
     `ahead`, a part of `held`, is out in lots. `carried` is what the ledger had, or had sent, when it came
-    from an earlier epoch of the store."""
+    from an earlier epoch of the store. `unpaid` was used, as whoever settled said, and could not be charged:
+    it is no part of the units."""
 
     __slots__ = (
         "ahead",
@@ -40,6 +44,7 @@ class Account:
         "mints",
         "name",
         "spent",
+        "unpaid",
         "unspent",
     )
 
@@ -51,6 +56,7 @@ class Account:
         self.held = 0
         self.ahead = 0
         self.spent = 0
+        self.unpaid = 0
         self.debt = 0
         self.mints = 0
         self.carried = 0
@@ -72,19 +78,32 @@ class Account:
         return sum(amount for channel in self.channels.values() for amount, _ in channel.outbox.values())
 
 
+class Part(NamedTuple):
+    """Units that a hold grew by, and the accounts that they were charged to: those of the hold, or, for a
+    level that had nothing left, its overdraft."""
+
+    accounts: tuple[str, ...]
+    amount: int
+
+
 class Hold:
-    """Units reserved for one acquisition. `used` is None while it is open. A hold of `fast` mode
-    has no line of its own: its block paid for it."""
+    """Units reserved for one acquisition: `amount` that were asked for, and what it grew by since. `used` is
+    None while it is open, then what was charged; `unpaid` was used as well, and nobody could charge it. A
+    hold of `fast` mode has no line of its own: its block paid for it. It expires `hold_ns` after it was told,
+    or last extended (0: after what the policy says)."""
 
     __slots__ = (
         "accounts",
         "amount",
         "expired",
         "expires_at",
+        "hold_ns",
         "key",
+        "more",
         "number",
         "repeated",
         "tenant",
+        "unpaid",
         "used",
         "written",
     )
@@ -97,18 +116,43 @@ class Hold:
         amount: int,
         key: str | None,
         written: bool,
+        hold_ns: int = 0,
     ) -> None:
         self.number = number
         self.tenant = tenant
         self.accounts = accounts
         self.amount = amount
+        self.more: tuple[Part, ...] = ()
         self.key = key
         self.written = written
+        self.hold_ns = hold_ns
         self.used: int | None = None
+        self.unpaid = 0
         self.expires_at: int | None = None
         self.expired = False
         self.repeated = False
         """Whether another was told of it, who asked with the same key."""
+
+    @property
+    def size(self) -> int:
+        """All that is reserved for it."""
+        return self.amount + sum(part.amount for part in self.more)
+
+    @property
+    def claimed(self) -> int | None:
+        """What whoever settled said was used; None while it is open."""
+        return None if self.used is None else self.used + self.unpaid
+
+    def parts(self) -> tuple[Part, ...]:
+        return (Part(self.accounts, self.amount), *self.more)
+
+    def split(self, used: int) -> Iterator[tuple[str, int, int]]:
+        """(account, reserved there, used of it): what came first is used first."""
+        for accounts, amount in self.parts():
+            spent = min(used, amount)
+            used -= spent
+            for account in accounts:
+                yield account, amount, spent
 
 
 class Lot:

@@ -27,6 +27,9 @@ from typing import Any
 from bursar.book import Effects, Record, Send
 from bursar.quotas import lots, replay
 from bursar.quotas.balances import Account, Hold
+from bursar.quotas.blocks import Block
+from bursar.quotas.demand import Demand
+from bursar.quotas.gathering import Gathering
 from bursar.quotas.keys import Keys
 from bursar.quotas.layout import is_ledger
 from bursar.quotas.ledger import Ledger
@@ -34,11 +37,14 @@ from bursar.quotas.messages import Busy, Collect, Credit, Note, Offer, Parting, 
 from bursar.quotas.requests import Answer, Refusal, Request, Taken, node_of
 from bursar.quotas.round import Round
 from bursar.quotas.rules import BURSAR, Rules
-from bursar.quotas.windows import add_horizon, is_over
+from bursar.quotas.windows import is_over
 from bursar.world import Message
 
 WAVE_BITS = 32
 """Waves are numbered on from generation to generation, so that a new life's are not taken for old."""
+
+
+LEARN_MINTS = "_learn_mints"
 
 
 class NodeBook:
@@ -47,7 +53,7 @@ class NodeBook:
     round_class: type[Round] = Round
 
     def __init__(self, identity: str, rules: Rules = BURSAR, *, block: int = 0) -> None:
-        """`block` is 0 in `exact` mode, the units charged ahead for each account in `fast`."""
+        """`block` is 0 in `exact` mode, the units charged ahead for each account in `fast` (or AUTO)."""
         self.ledger = Ledger(identity)
         self.rules = rules
         self.block = block
@@ -55,7 +61,9 @@ class NodeBook:
         self.children: tuple[str, ...] = ()
         self.members: frozenset[str] | None = None
         self.fenced: frozenset[str] = frozenset()
+        self.demands: dict[str, Demand] = {}
         self.rounds: dict[str, Round] = {}
+        self.blocks: dict[str, Block] = {}
         self.requests: dict[int, Request] = {}
         self.answers: list[Answer] = []
         self.keys = Keys()
@@ -65,8 +73,9 @@ class NodeBook:
         self._waves = 0
         self._effects: Effects = []
         self._deferred: deque[tuple[int, tuple[Any, ...]]] = deque()
+        self._awaited = 0
         self._timers: list[tuple[int, str, str, str]] = []
-        self._horizons = ""
+        self._horizon_s = 0
 
     @property
     def identity(self) -> str:
@@ -74,8 +83,9 @@ class NodeBook:
 
     @property
     def awaits_sync(self) -> bool:
-        """Whether a message, an answer or a step waits for what was written to be durable."""
-        return bool(self._deferred)
+        """Whether a message, an answer or a step waits for what was written to be durable. (That mints are is
+        waited for by nobody: whoever wants their units writes more.)"""
+        return self._awaited > 0
 
     def chain(self, names: Iterable[str]) -> list[Account]:
         return [self.ledger.account(name) for name in names]
@@ -83,7 +93,14 @@ class NodeBook:
     def round(self, account: Account) -> Round:
         found = self.rounds.get(account.name)
         if found is None:
-            found = self.rounds[account.name] = self.round_class(self.rules, account)
+            demand = self.demand(account)
+            found = self.rounds[account.name] = self.round_class(demand, Gathering(demand))
+        return found
+
+    def demand(self, account: Account) -> Demand:
+        found = self.demands.get(account.name)
+        if found is None:
+            found = self.demands[account.name] = Demand(self.rules, account)
         return found
 
     # -- what the courier asks for
@@ -119,19 +136,23 @@ class NodeBook:
         for round_ in list(self.rounds.values()):
             round_.forget_children(self.children)
             if self.members != known:
-                round_.forget_verdict()
+                round_.demand.forget_verdict()
             round_.retry_soon(self, now)
         return self.flush()
 
     def mint(self, now: int, name: str, mints: Sequence[tuple[str, int]]) -> Effects:
         """The account's list in the store, whole: (ledger, amount) of each entry, from the first."""
-        self.round(self.ledger.account(name)).hear_mints(len(mints))
+        account = self.ledger.account(name)
+        known = account.mints
+        self.demand(account).hear_mints(len(mints))
         for number, (ledger, amount) in enumerate(mints, start=1):
             if ledger == self.identity:
                 self.ledger.mint(name, number, amount)
-        # Known once the units are here: a statement that names a mint must include its units.
+        if account.mints > known:
+            self.serve(now, account)
+        # Known once the units are here for good: a statement that names a mint must include its units.
         owners = frozenset(ledger for ledger, _ in mints if is_ledger(ledger))
-        self.defer(now, "_learn_mints", name, len(mints), sum(amount for _, amount in mints), owners)
+        self.defer(now, LEARN_MINTS, name, len(mints), sum(amount for _, amount in mints), owners)
         return self.flush()
 
     def stop(self, now: int, name: str, why: str) -> Effects:
@@ -148,46 +169,66 @@ class NodeBook:
             next((self.stopped[name] for name in names if name in self.stopped), "") if self.stopped else ""
         )
 
-    def forget(self, now: int, horizons: str) -> Effects:
-        """Accounts of windows before the horizons are over: nothing that is said about them is listened
+    def forget(self, now: int, horizon_s: int) -> Effects:
+        """Accounts of windows that ended by the horizon are over: nothing that is said about them is listened
         to any more. Those with open holds stay until the next call."""
-        self._horizons = add_horizon(self._horizons, horizons)
-        if self._horizons:
+        self._horizon_s = max(self._horizon_s, horizon_s)
+        if self._horizon_s:
             self.defer(now, "_forget_accounts")
         return self.flush()
 
     def is_over(self, name: str) -> bool:
         """Whether the account is of a window that was forgotten."""
-        return is_over(name, self._horizons)
+        return is_over(name, self._horizon_s)
 
     def _forget_accounts(self, now: int) -> None:
-        self.keys.forget_windows(self._horizons)
+        self.keys.forget_windows(self._horizon_s)
         for name in [name for name in self.ledger.accounts if self.is_over(name)]:
             if not self.ledger.accounts[name].held:
                 del self.ledger.accounts[name]
                 self.rounds.pop(name, None)
+                self.demands.pop(name, None)
+                self.blocks.pop(name, None)
 
     def _learn_mints(self, now: int, name: str, mints: int, quota: int, owners: frozenset[str]) -> None:
         round_ = self.round(self.ledger.account(name))
-        if mints > round_.mints:
-            round_.learn_mints(mints, quota, owners)
+        if mints > round_.demand.mints:
+            round_.demand.learn_mints(mints, quota, owners)
             round_.retry_soon(self, now)
 
     def request(
-        self, now: int, tenant: str, accounts: Sequence[str], amount: int, key: str | None = None
+        self,
+        now: int,
+        tenant: str,
+        accounts: Sequence[str],
+        amount: int,
+        key: str | None = None,
+        hold_ns: int = 0,
     ) -> tuple[int, Effects]:
         """Reserve `amount` in every account. The answer, with the number returned, comes when it
         is durable, or decided; until then it waits, and `cancel` ends that. A key that is known here is
         not requested again."""
+        return self._begin(now, Request(0, tenant, tuple(accounts), amount, key, hold_ns))
+
+    def grow(self, now: int, hold: Hold, accounts: Sequence[str], amount: int) -> tuple[int, Effects]:
+        """The same for an open hold: `amount` more of it. One that ended meanwhile gets nothing, and its
+        number is the answer all the same."""
+        return self._begin(now, Request(0, hold.tenant, tuple(accounts), amount, None, grows=hold))
+
+    def extend(self, now: int, hold: Hold, hold_ns: int) -> Effects:
+        self.ledger.extend(hold, hold_ns)
+        return self.flush()
+
+    def _begin(self, now: int, request: Request) -> tuple[int, Effects]:
         self._numbers += 1
-        chain = self.chain(accounts)
-        request = Request(self._numbers, tenant, tuple(accounts), amount, key)
+        request.number, amount = self._numbers, request.amount
+        chain = self.chain(request.accounts)
         self.requests[request.number] = request
         for account in chain:
-            self.round(account).see_request(amount)
+            self.demand(account).see_request(amount)
         if not self._try_request(now, request):
             for account in chain:
-                self.round(account).waiting[request.number] = request
+                self.demand(account).waiting[request.number] = request
         self.look_for_need(now, chain)
         return request.number, self.flush()
 
@@ -198,24 +239,29 @@ class NodeBook:
             self._forget(request)
         return self.flush()
 
-    def settle(self, now: int, hold: Hold, used: int) -> Effects:
-        self._settle(now, hold, used)
+    def settle(self, now: int, hold: Hold, used: int, unpaid: int = 0) -> Effects:
+        self._settle(now, hold, used, unpaid)
         return self.flush()
 
-    def _settle(self, now: int, hold: Hold, used: int) -> None:
-        self.ledger.settle(hold, used)
+    def _settle(self, now: int, hold: Hold, used: int, unpaid: int = 0) -> None:
+        self.ledger.settle(hold, used, unpaid)
         if hold.key is not None:
             self.keys.close(hold)
             self.defer(now, "_settle_key", hold.number)
-        self.take_in(now, hold.accounts, hold.amount - used, served=not hold.written)
+        for name, reserved, spent in hold.split(used):
+            self.take_in(now, name, reserved - spent, served=not hold.written)
 
-    def take_in(self, now: int, names: Iterable[str], units: int, *, served: bool) -> None:
+    def note_unpaid(self, now: int, hold: Hold, unpaid: int) -> Effects:
+        self.ledger.note_unpaid(hold, unpaid)
+        return self.flush()
+
+    def take_in(self, now: int, name: str, units: int, *, served: bool) -> None:
         """Units came back; `served`: into the block, where they may be granted at once."""
-        for account in self.chain(names):
-            self.round(account).returned += units
-            if served:
-                self.end_block(account)
-                self.serve(now, account)
+        account = self.ledger.account(name)
+        self.demand(account).returned += units
+        if served:
+            self.end_block(account)
+            self.serve(now, account)
 
     def end_block(self, account: Account) -> None:
         """Where nothing is charged ahead (any more), what came back to a block is plainly unspent."""
@@ -306,6 +352,7 @@ class NodeBook:
         gained = self.ledger.synced(records)
         while self._deferred and self._deferred[0][0] <= self.ledger.durable:
             _, (what, *arguments) = self._deferred.popleft()
+            self._awaited -= what != LEARN_MINTS
             getattr(self, what)(now, *arguments)
         for account in gained:
             self.serve(now, account)
@@ -402,6 +449,7 @@ class NodeBook:
             getattr(self, what)(now, *arguments)
         else:
             self._deferred.append((self.ledger.written, (what, *arguments)))
+            self._awaited += what != LEARN_MINTS
 
     def post(self, now: int, kind: type[Note], account: Account, to: str, **fields: Any) -> None:
         """Send, once everything written so far is durable."""
@@ -420,8 +468,7 @@ class NodeBook:
 
     def serve(self, now: int, account: Account) -> None:
         """Units came: grant what waits, refuse what was decided."""
-        round_ = self.round(account)
-        for request in list(round_.waiting.values()):
+        for request in list(self.demand(account).waiting.values()):
             self._try_request(now, request)
         self.look_for_need(now, (account,))
 
@@ -433,15 +480,19 @@ class NodeBook:
         """Grant or refuse it if that can be done now."""
         if self.is_stopped(request.accounts):
             return False
+        if request.grows is not None and request.grows.used is not None:
+            return self._answer_growth(now, request)
         chain = self.chain(request.accounts)
         for account in chain:
-            round_ = self.round(account)
-            if not round_.may_be_met(now, request.number, request.amount):
-                left = round_.left_for(now, request.number) or 0
+            demand = self.demand(account)
+            if not demand.may_be_met(now, request.number, request.amount):
+                left = demand.left_for(now, request.number) or 0
                 return self._refuse(request, Refusal(account.name, left, request.amount))
         hold = self._hold(now, request, chain)
         if hold is None:
             return False
+        if request.grows is not None:
+            return self._answer_growth(now, request)
         self.requests.pop(request.number)
         self._forget(request)
         if hold.key is not None:
@@ -453,38 +504,73 @@ class NodeBook:
             self._answer(now, request.number, hold.number)
         return True
 
+    def _answer_growth(self, now: int, request: Request) -> bool:
+        assert request.grows is not None
+        self.requests.pop(request.number)
+        self._forget(request)
+        if request.grows.written:
+            self.defer(now, "_answer", request.number, request.grows.number)
+        else:
+            self._answer(now, request.number, request.grows.number)
+        return True
+
     def _hold(self, now: int, request: Request, chain: list[Account]) -> Hold | None:
+        """The hold that was made, or that has grown; None where too little is here."""
         if not self.block:
-            return self.ledger.hold(request.tenant, chain, request.amount, request.key)
-        hold = self.ledger.hold_from_block(request.tenant, chain, request.amount, request.key)
-        if hold is not None and hold.key is not None:
+            return self._reserve(request, chain, ahead=False)
+        hold = self._reserve(request, chain, ahead=True)
+        if hold is not None and hold.key is not None and not hold.written:
             self.ledger.write_hold(hold)  # a retry after a crash must find it
         for account in chain:
             if hold is None:
+                self._miss(account, request.amount)
                 self._refill(now, account, request.amount)
             else:
                 self.keep_block(now, account)
         return hold
 
+    def _miss(self, account: Account, amount: int) -> None:
+        """It is not charged ahead; if it is here at all, it will be for the next."""
+        if account.block < amount <= account.unspent + account.block:
+            self.grow_block(account, amount)
+
+    def grow_block(self, account: Account, missed: int) -> None:
+        self._block(account).grow(missed, account.unspent + account.block + account.ahead)
+
+    def _block(self, account: Account) -> Block:
+        found = self.blocks.get(account.name)
+        if found is None:
+            found = self.blocks[account.name] = Block(self.block)
+        return found
+
+    def _reserve(self, request: Request, chain: list[Account], *, ahead: bool) -> Hold | None:
+        tenant, amount, hold = request.tenant, request.amount, request.grows
+        if hold is not None:
+            return hold if self.ledger.grow(hold, chain, amount, ahead=ahead) else None
+        make = self.ledger.hold_from_block if ahead else self.ledger.hold
+        return make(tenant, chain, amount, request.key, request.hold_ns)
+
     def keep_block(self, now: int, account: Account) -> None:
         """Charge the next block before this one is used up."""
-        if account.block + account.ahead < self.block // 2:
+        block = self._block(account)
+        block.shrink(now, account.used)
+        if account.block + account.ahead < block.size // 2:
             self._refill(now, account)
 
     def _refill(self, now: int, account: Account, need: int = 0) -> None:
         """Charge units ahead, up to one block unspent by anybody, lots included (more only for a larger
         request): what a crash loses."""
-        round_ = self.round(account)
-        wanted = max(self.block - account.ahead, need) - account.block - round_.charging
+        demand = self.demand(account)
+        wanted = max(self._block(account).size - account.ahead, need) - account.block - demand.charging
         amount = min(wanted, account.unspent)
-        if amount > 0 and not round_.full:
-            round_.charging += amount
+        if amount > 0 and not demand.full:
+            demand.charging += amount
             self.ledger.charge_block(account, amount)
             self.defer(now, "_charged", account.name, amount)
 
     def _charged(self, now: int, name: str, amount: int) -> None:
-        if name in self.rounds:
-            self.rounds[name].charging -= amount
+        if name in self.demands:
+            self.demands[name].charging -= amount
 
     def _refuse(self, request: Request, refusal: Refusal) -> bool:
         self.requests.pop(request.number)
@@ -497,7 +583,7 @@ class NodeBook:
 
     def _forget(self, request: Request) -> None:
         for account in self.chain(request.accounts):
-            self.round(account).waiting.pop(request.number, None)
+            self.demand(account).waiting.pop(request.number, None)
 
     def flush(self) -> Effects:
         effects: Effects = [Record(line) for line in self.ledger.take_lines()]

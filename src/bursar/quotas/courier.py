@@ -14,21 +14,24 @@ from bursar.errors import (
     JournalError,
     NodeExistsError,
     NodeMissingError,
+    StoreError,
     Unknown,
 )
 from bursar.fleet import retries
 from bursar.quotas import accounts, adoption, replay
-from bursar.quotas.accounts import AccountWatcher, Guards
+from bursar.quotas.accounts import Guards, Opening
 from bursar.quotas.balances import Hold
 from bursar.quotas.book import NodeBook
 from bursar.quotas.entries import read_identity
 from bursar.quotas.homes import HomeKeeper
 from bursar.quotas.layout import Layout, Mints
-from bursar.quotas.messages import Messages
+from bursar.quotas.messages import Messages, Note
 from bursar.quotas.parting import Parting
+from bursar.quotas.registry import Registry
 from bursar.quotas.requests import Refusal, Taken
 from bursar.quotas.rules import BURSAR, Rules
 from bursar.quotas.tree import Place, Tree
+from bursar.quotas.windows import split_account
 from bursar.world import MILLISECOND_NS, Message, Operation, World
 
 ResultT = TypeVar("ResultT")
@@ -44,9 +47,6 @@ Waiter = Callable[[Hold | Refusal | Taken], None]
 """Takes the answer to a request, once."""
 
 
-def _nobody_listens(account: str) -> None: ...
-
-
 class QuotaCourier:
     """One node of one resource."""
 
@@ -57,7 +57,6 @@ class QuotaCourier:
         self.layout = Layout(resource, world.fleet.store_name().epoch)
         self.topic = f"quota/{resource}"
         self.book = self.book_class(world.name, rules, block=block)
-        self.mints: dict[str, Mints] = {}
         self._journal = world.journal(self.topic)
         self._lines = 0
         self._compact_at = COMPACT_LINES
@@ -67,11 +66,11 @@ class QuotaCourier:
         self._syncing: deque[tuple[int, asyncio.Future[None]]] = deque()
         self.homes = HomeKeeper(self)
         self.deposed = ""
-        self.is_carried: Callable[[], bool] = lambda: False
         self.recalled: Callable[[Iterable[str]], None] | None = None
-        self.opened: Callable[[str], None] = _nobody_listens
+        self.met: Callable[[str], None] = lambda tenant: None
+        self.limited: Callable[[str, int], None] = lambda account, limit: None
         self._alarm = Alarm(world, self.topic, lambda: self.book.wake_at(), self._tick)
-        self._watcher = AccountWatcher(world, self.layout, self._mint, self._stop, self._forget)
+        self.registry = Registry(world, self.layout, self, self._list_live)
 
     async def open(self) -> None:
         """Take up this node's ledger, and begin. Raises JournalError if it may not be taken up."""
@@ -83,12 +82,12 @@ class QuotaCourier:
         self.book.replay(records)
         await self.persist(partial(adoption.enter, self.world, self.layout, self.book.ledger))
         await self.persist(self._check_generation)
-        horizons = await self.persist(self._read_horizons)
+        horizon = await self.persist(self._read_horizon)
         generation, name = self.book.ledger.generation + 1, self.world.fleet.store_name()
         self.perform(self.book.open(self.world.clock.now(), generation, name.uuid, name.epoch))
         await self._journal.sync()
         self.perform(self.book.synced(self.world.clock.now(), self._lines))
-        self._forget(horizons)
+        self.ended(horizon.ends_s)
         await self.persist(self._tell_generation)
         self._begin()
 
@@ -102,7 +101,7 @@ class QuotaCourier:
         self.world.spawn(self._sync_lines(), f"{self.topic}.sync")
         self._alarm.start()
         self.tree.start()
-        self._watcher.start()
+        self.registry.start()
         self.homes.start()
         self.world.spawn(self._watch_generation(), f"{self.topic}.generation")
 
@@ -124,8 +123,7 @@ class QuotaCourier:
     async def _choose_identity(self) -> str:
         """A node without a ledger begins one. If it had one, that must be fenced first: its units
         are then written off, and cannot be handed out a second time."""
-        for folder in self.layout.folders():
-            await self.world.store.ensure(folder)
+        await self.world.store.ensure(self.layout.ledgers)
         await self.world.store.sync()
         epoch = self.world.fleet.store_name().epoch
         if epoch > 1:
@@ -149,6 +147,8 @@ class QuotaCourier:
                 f"the ledger {ledger.identity} of {self.topic} is in this node's state directory, and the "
                 "store has no such quota: restore the store, or begin anew without the state directory"
             )
+        for folder in self.layout.folders():
+            await store.ensure(folder)  # an older bursar may have begun this quota
         try:
             await store.create(path, b"0")
         except NodeExistsError:
@@ -162,19 +162,23 @@ class QuotaCourier:
                 f"`bursar quota fence {ledger.identity}` and start without one"
             )
 
-    async def _read_horizons(self) -> str:
+    async def _read_horizon(self) -> accounts.Horizon:
         """The newest: what is over must be known before anybody asks."""
         await self.world.store.sync()
-        return await accounts.read_horizons(self.world.store, self.layout)
+        return await accounts.read_horizon(self.world.store, self.layout)
 
     async def _tell_generation(self) -> None:
         """From now on every older copy is refused; and if this ledger was written off, it is back."""
-        ledger = self.book.ledger
-        await self.world.store.set(self.layout.ledger(ledger.identity), str(ledger.generation).encode())
+        store, ledger = self.world.store, self.book.ledger
+        fence = self.layout.fence(ledger.identity)
+        await store.set(self.layout.ledger(ledger.identity), str(ledger.generation).encode())
+        if await store.exists(fence) is not None:
+            self.book.keys.doubt()  # before it is gone: of a deletion the reply may be lost
         try:
-            await self.world.store.delete(self.layout.fence(ledger.identity))
+            await store.delete(fence)
         except NodeMissingError:
-            pass  # it was not fenced
+            return  # it was not fenced
+        self.book.keys.doubt()
 
     # -- carrying
 
@@ -220,15 +224,22 @@ class QuotaCourier:
         answers, self.book.answers = self.book.answers, []
         for answer in answers:
             outcome = answer.outcome
-            said = self.book.ledger.holds.get(outcome) if isinstance(outcome, int) else outcome
+            said = self.book.ledger.find_hold(outcome) if isinstance(outcome, int) else outcome
             waiter = self._waiting.pop(answer.request, None)
             if waiter is not None and said is not None:
                 waiter(said)
-            elif isinstance(said, Hold):
+            elif isinstance(said, Hold) and said.used is None:
                 # Whoever asked has gone: what was reserved is given back.
                 self.perform(self.book.settle(self.world.clock.now(), said, 0))
 
     async def _receive(self, sender: str, message: Message) -> None:
+        """What is said about an account is understood by its mints, so these are read first. Where the store
+        does not answer it is heard all the same: units may have come."""
+        if isinstance(message, Note) and message.account not in self.mints:
+            try:
+                await self.registry.read(split_account(message.account)[0])
+            except StoreError as error:
+                self.world.trace("quota.unread", account=message.account, why=str(error))
         self.perform(self.book.receive(self.world.clock.now(), sender, message))
 
     def _tick(self, now: int) -> None:
@@ -269,54 +280,80 @@ class QuotaCourier:
         self.world.trace("quota.place", parent=place.parent, children=",".join(place.children))
         self.perform(self.book.join(self.world.clock.now(), *place))
 
-    def _mint(self, account: str, mints: Mints) -> None:
-        if self.book.is_over(account):
-            return  # read before it was forgotten
-        if account not in self.mints:
-            self.opened(account)
-        self.mints[account] = mints
+    # -- what the registry tells
+
+    @property
+    def mints(self) -> dict[str, Mints]:
+        """Of each account that is known here."""
+        return self.registry.mints
+
+    def _list_live(self) -> Sequence[str]:
+        return self.tree.up or [self.book.identity]
+
+    def opened(self, tenant: str) -> None:
+        self.met(tenant)
+
+    def minted(self, account: str, mints: Mints) -> None:
         self.perform(self.book.mint(self.world.clock.now(), account, mints))
 
-    def _stop(self, account: str, why: str) -> None:
+    def fenced(self, account: str, why: str) -> None:
         if why != self.book.stopped.get(account, ""):
             self.world.trace("quota.fenced" if why else "quota.unfenced", account=account)
             self.perform(self.book.stop(self.world.clock.now(), account, why))
 
-    def _forget(self, horizons: str) -> None:
-        """Accounts of windows before the horizons are over."""
-        self.perform(self.book.forget(self.world.clock.now(), horizons))
-        for account in [account for account in self.mints if self.book.is_over(account)]:
-            del self.mints[account]
+    def ended(self, horizon_s: int) -> None:
+        """Accounts of windows that ended by then are over."""
+        self.perform(self.book.forget(self.world.clock.now(), horizon_s))
+        self.registry.end(horizon_s)
+
+    async def heard(self, version: int) -> None:
+        """All that was changed by that version of the news is carried out here. Once it is durable the store
+        is told, for whoever changed it and waits."""
+        if self.deposed:
+            return
+        await self.wait_durable()
+        path, data = self.layout.hearer(self.book.identity), str(version).encode()
+        try:
+            await self.world.store.set(path, data)
+        except NodeMissingError:
+            await self.world.store.ensure(path)
+            await self.world.store.set(path, data)
 
     # -- what the resource asks for
 
-    async def open_account(self, account: str, limit: int, guards: Guards) -> None:
-        """Make sure that the account exists and is known here. `guards` are of the terms that the limit
-        comes from."""
-        if account in self.mints:
-            return
-        store, ledgers = self.world.store, await self.tree.live() or [self.book.identity]
-        mints = await accounts.open_account(
-            store, self.layout, account, limit, ledgers, guards, carried=self.is_carried()
-        )
-        self._watcher.learn(account, mints)
+    async def open_account(self, opening: Opening, guards: Guards) -> None:
+        """See that it exists and is known here. `guards` are of the terms that its limit comes from."""
+        await self.registry.open(opening, guards)
 
     async def set_limit(
-        self, account: str, limit: int, guards: Guards, also: Sequence[Operation] = ()
+        self, account: str, limit: int, guards: Guards, also: Sequence[Operation] = (), *, once: bool = False
     ) -> None:
-        """What the policy says now, for every node; this one knows at once. `also` is done with it."""
+        """What the policy says now, for every node; this one knows at once. `also` is done with it. `once`:
+        it is not the policy that says so, which goes on from there when it changes."""
         store = self.world.store
         await store.sync()  # a session that lags behind may not see what is there
-        await self.open_account(account, limit, guards)
         live = [self.book.identity, *await self.tree.live()]
-        mints = await accounts.change_limit(store, self.layout, account, limit, live, guards, also)
-        self._watcher.learn(account, mints)
+        mints = await accounts.change_limit(store, self.layout, account, limit, live, guards, also, once=once)
+        self.registry.learn_mints(account, mints)
 
     def reserve(
-        self, tenant: str, chain: tuple[str, ...], amount: int, key: str | None, waiter: Waiter
+        self,
+        tenant: str,
+        chain: tuple[str, ...],
+        amount: int,
+        key: str | None,
+        waiter: Waiter,
+        hold_ns: int = 0,
     ) -> int:
         """Ask the book; `waiter` takes what it answers, at once or later. The number is for `cancel`."""
-        number, effects = self.book.request(self.world.clock.now(), tenant, chain, amount, key)
+        number, effects = self.book.request(self.world.clock.now(), tenant, chain, amount, key, hold_ns)
+        self._waiting[number] = waiter
+        self.perform(effects)
+        return number
+
+    def grow(self, hold: Hold, chain: tuple[str, ...], amount: int, waiter: Waiter) -> int:
+        """The same, for more of a hold."""
+        number, effects = self.book.grow(self.world.clock.now(), hold, chain, amount)
         self._waiting[number] = waiter
         self.perform(effects)
         return number
@@ -329,22 +366,29 @@ class QuotaCourier:
         self.perform(self.book.cancel(self.world.clock.now(), number))
         return True
 
-    def settle(self, hold: Hold, used: int) -> None:
-        self.perform(self.book.settle(self.world.clock.now(), hold, used))
+    def settle(self, hold: Hold, used: int, unpaid: int = 0) -> None:
+        self.perform(self.book.settle(self.world.clock.now(), hold, used, unpaid))
+
+    def note_unpaid(self, hold: Hold, unpaid: int) -> None:
+        self.perform(self.book.note_unpaid(self.world.clock.now(), hold, unpaid))
+
+    def extend(self, hold: Hold, hold_ns: int) -> None:
+        self.perform(self.book.extend(self.world.clock.now(), hold, hold_ns))
 
     async def set_block(self, block: int) -> None:
         """How much is charged ahead from now on. 0: nothing, and what was is given back, durably."""
         self.book.block = block
+        self.book.blocks.clear()
         if not block:
             await self.wait_durable()  # what is being charged
             self.perform(self.book.end_blocks(self.world.clock.now()))
             await self.wait_durable()
 
-    async def close(self, present: str) -> None:
+    async def close(self) -> None:
         """Write down what is open, give back what was charged ahead, durably, and hand what is unspent
-        over to a node that stays. `present` is the window that it is."""
+        over to a node that stays."""
         if self.deposed:
             return
         await self.set_block(0)
-        await Parting(self, present).hand_over()
+        await Parting(self).hand_over()
         await self._journal.sync()

@@ -18,9 +18,13 @@ WANTS_MAX = 256
 SIZE_MEMORY = 64
 """The mean request is one over about so many: sizes have heavy tails."""
 
+REACH_MEMORY = 16
+"""Re-allocations after which one that took long is mostly forgotten, if all since were short."""
+
 
 class Demand:
     """theta_ns   how long a re-allocation takes, measured (eq. 1)
+    reach_ns   how long one takes that goes far: the longest, and less and less of it
     size       the mean request
     charging   units that are being charged ahead, not durable yet (`fast`)
     mints      entries of the account's list in the store that were taken in, durably
@@ -29,6 +33,8 @@ class Demand:
     asked_upto the newest request that the last re-allocation was for
     scarce     so little is left that it stays at the root
     returned   units that came back here from holds since the last decision
+    full       everything is wanted: nothing is kept
+    loose_verdicts   decisions since the last change in which only a fenced ledger's transfers were open
     """
 
     def __init__(self, rules: Rules, account: Account) -> None:
@@ -36,6 +42,7 @@ class Demand:
         self.account = account
         self.burn = Burn(rules.alpha, rules.sample_ns, rules.per_event)
         self.theta_ns = rules.theta_ns
+        self.reach_ns = 0
         self.size = 0
         self._seen = 0
         self.mints = 0
@@ -46,6 +53,7 @@ class Demand:
         self.returned = 0
         self.full = False
         self.asked_upto = 0
+        self.loose_verdicts = 0
         self.waiting: dict[int, Request] = {}
         self._verdict: Verdict | None = None
         self._verdict_upto = 0
@@ -54,6 +62,11 @@ class Demand:
     def see_request(self, amount: int) -> None:
         self._seen = min(self._seen + 1, SIZE_MEMORY)
         self.size += (amount - self.size) // self._seen
+
+    @property
+    def is_far(self) -> bool:
+        """Whether nodes are so far apart that waiting costs more than messages."""
+        return self.reach_ns > self.rules.far_ns
 
     def rate(self, now: int) -> float:
         return self.burn.sample(now, self.account.used)
@@ -145,6 +158,7 @@ class Demand:
     def forget_verdict(self) -> None:
         self._verdict = None
         self.scarce = False
+        self.loose_verdicts = 0
 
     def hear_mints(self, mints: int) -> None:
         """The quota changes: what was decided before no longer holds."""
@@ -160,3 +174,4 @@ class Demand:
 
     def learn_duration(self, duration_ns: int) -> None:
         self.theta_ns = (self.theta_ns + duration_ns) // 2
+        self.reach_ns = max(duration_ns, self.reach_ns - self.reach_ns // REACH_MEMORY)

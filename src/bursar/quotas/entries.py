@@ -47,13 +47,39 @@ class Held(msgspec.Struct, frozen=True, array_like=True, tag="h"):
     amount: int
     key: str | None
     ahead: bool = False
+    hold_ns: int = 0
+
+
+class Grown(msgspec.Struct, frozen=True, array_like=True, tag="g"):
+    """A hold has more units: charged to these accounts, which may be overdrafts."""
+
+    hold: int
+    accounts: tuple[str, ...]
+    amount: int
+    ahead: bool = False
+
+
+class Extended(msgspec.Struct, frozen=True, array_like=True, tag="x"):
+    """A hold expires so long after it was last heard of."""
+
+    hold: int
+    hold_ns: int
 
 
 class Settled(msgspec.Struct, frozen=True, array_like=True, tag="s"):
-    """A hold is over: so much was used, the rest is unspent again."""
+    """A hold is over: so much was charged, the rest is unspent again. `unpaid` was used beyond that."""
 
     hold: int
     used: int
+    unpaid: int = 0
+
+
+class Late(msgspec.Struct, frozen=True, array_like=True, tag="l"):
+    """After a hold had expired, and was charged in full, it was found that so much more had been used."""
+
+    hold: int
+    accounts: tuple[str, ...]
+    unpaid: int
 
 
 class Forgotten(msgspec.Struct, frozen=True, array_like=True, tag="f"):
@@ -98,10 +124,12 @@ class Balance(msgspec.Struct, frozen=True, array_like=True, tag="a"):
     mints: int
     channels: tuple[tuple[str, int, int, tuple[tuple[int, int], ...]], ...]
     carried: int = 0
+    unpaid: int = 0
 
 
 class Kept(msgspec.Struct, frozen=True, array_like=True, tag="e"):
-    """A hold of a compacted journal: open, or (`used` is a number) over and remembered."""
+    """A hold of a compacted journal: open, or (`used` is a number) over and remembered. `more`: what it grew
+    by, as (accounts, amount)."""
 
     hold: int
     tenant: str
@@ -109,9 +137,14 @@ class Kept(msgspec.Struct, frozen=True, array_like=True, tag="e"):
     amount: int
     key: str | None
     used: int | None
+    more: tuple[tuple[tuple[str, ...], int], ...] = ()
+    unpaid: int = 0
+    hold_ns: int = 0
 
 
-Entry = Opened | Minted | Burned | Held | Settled | Forgotten | Blocked | Sent | Received | Balance | Kept
+OfHold = Held | Grown | Extended | Settled | Late | Kept | Forgotten
+OfAccount = Minted | Burned | Blocked | Sent | Received
+Entry = Opened | OfHold | OfAccount | Balance
 
 encode = msgspec.msgpack.Encoder().encode
 decode = msgspec.msgpack.Decoder(Entry).decode

@@ -38,8 +38,8 @@ def _explain_account(courier: QuotaCourier, name: str, limit: int, unit: str) ->
         told = [f"{name} may use {limit} {unit}; none of them have come to this node."]
         return told, {"limit": limit, **none, "rate": 0.0, "left": None}
     account = book.ledger.account(name)
-    round_ = book.round(account)
-    here, left = account.unspent + account.block, round_.known_left(now)
+    demand = book.demand(account)
+    here, left = account.unspent + account.block, demand.known_left(now)
     sentences = [f"{name} may use {limit} {unit}; {here} of them are at this node."]
     if account.ahead:
         sentences.append(
@@ -53,6 +53,6 @@ def _explain_account(courier: QuotaCourier, name: str, limit: int, unit: str) ->
         "ahead": account.ahead,
         "held": account.held,
         "spent": account.spent,
-        "rate": round(round_.rate(now), 3),
+        "rate": round(demand.rate(now), 3),
         "left": left,
     }

@@ -27,7 +27,7 @@ class LotsOut:
 
     def issue(self, ticket: Ticket, hold: Hold) -> Lot | None:
         """Besides what the request itself got."""
-        now, left_ns = self._world.clock.now(), self._chains.left_ns()
+        now, left_ns = self._world.clock.now(), self._chains.left_ns(ticket.tenant)
         until = now + (lots.LOT_NS if left_ns is None else min(lots.LOT_NS, left_ns))
         lot, effects = lots.issue(self._courier.book, now, hold.accounts, ticket.ahead, until)
         if lot is not None:

@@ -14,6 +14,19 @@ first was given back unused before the second was made. A home in the store alwa
 behind it (the hold comes first), so what a crash leaves behind is found in the ledger: an open hold is
 ASKED again, one that was given back is FREEING again. A hold whose key turns out to have another home was
 told to nobody, and is given back.
+
+**A ledger that is written off** takes its keys along: they are forgotten, and who asks with one again is
+charged again, within the limits. If the ledger comes back after all, all of its keys are ASKED again before
+it tells anybody of them, and those that have another home by now are that one's.
+
+**Why a record for each key, and not partitions of all keys with an owner each?** With partitions nobody has
+to be asked but the owner, and a store that is away is not missed. But every keyed request is then charged at
+the owner: units go there instead of to where the work is, and while one owner of n is down an n-th of all
+*new* keys cannot be used anywhere, though nothing of them was ever granted; a partition may not move before
+its ledger is fenced. With records a request is charged where it is asked, hold and key are one line there
+too, a home never moves, and a node that is down takes along only the keys that it granted itself. The price
+is one change of the store for each new key, which is made while the grant waits: many that are asked for at
+once share a transaction, and where the store does not answer a keyed request is `Unknown`.
 """
 
 from __future__ import annotations
@@ -59,6 +72,7 @@ class Keys:
     def __init__(self) -> None:
         self.asking: list[tuple[str, int]] = []
         self.freeing: dict[str, int] = {}
+        self._doubted: list[tuple[str, int]] = []
         self._entries: dict[str, Entry] = {}
         self._settled: deque[tuple[int, str, int]] = deque()
 
@@ -77,6 +91,18 @@ class Keys:
             else:
                 self._entries[key] = Entry(hold, Home.OURS)
                 self.settle(now, hold)
+
+    def doubt(self) -> None:
+        """The ledger was written off and is back: its keys may have other homes by now. Until the store has
+        said so nobody is told of any."""
+        for key, entry in self._entries.items():
+            if entry.home is Home.OURS:
+                entry.home = Home.ASKED
+                self._doubted.append((key, entry.hold.number))
+
+    def take_doubted(self) -> list[tuple[str, int]]:
+        doubted, self._doubted = self._doubted, []
+        return doubted
 
     def add(self, hold: Hold, request: int = 0) -> None:
         """Units are held for the key."""
@@ -149,8 +175,8 @@ class Keys:
         self._free(entry.hold)
         return 1
 
-    def forget_windows(self, horizons: str) -> None:
+    def forget_windows(self, horizon_s: int) -> None:
         """Keys go with their windows."""
         for entry in self._entries.values():
-            if entry.over and is_over(entry.hold.accounts[0], horizons):
+            if entry.over and is_over(entry.hold.accounts[0], horizon_s):
                 self._free(entry.hold)

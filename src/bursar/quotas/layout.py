@@ -4,9 +4,11 @@
 /quotas/RESOURCE/fenced/LEDGER        written off until its own ledger comes back
 /quotas/RESOURCE/live/LEDGER:NUMBER   ephemeral: its node is up; a lower number is senior
 /quotas/RESOURCE/slots/LEDGER/N       ephemeral: the ledger that has LEDGER for a parent
-/quotas/RESOURCE/accounts             the horizons: accounts of windows before them are forgotten
-/quotas/RESOURCE/accounts/ACCOUNT     an AccountRecord: where its units come from
-/quotas/RESOURCE/warnings/ACCOUNT:N   that N percent was reached has been told
+/quotas/RESOURCE/accounts             the horizon: accounts of windows that ended by then are forgotten
+/quotas/RESOURCE/accounts/AB          a shard; set anew when an account in it was changed (not: opened)
+/quotas/RESOURCE/accounts/AB/TENANT   a TenantRecord: its windows, and where the units of each come from
+/quotas/RESOURCE/news                 set anew when any account was changed: every node hears of it at once
+/quotas/RESOURCE/heard/LEDGER         the version of the news that its node has carried out, durably
 /quotas/RESOURCE/keys/ABC/DIGEST      a HomeRecord: the hold that stands for a key
 
 RESOURCE is followed by "!EPOCH" in a store that was adopted: what it says of earlier epochs is not all
@@ -26,7 +28,9 @@ from bursar.errors import FormatError
 Mints = list[tuple[str, int]]
 
 SENIORITY_DIGITS = 10
-WARNING_MARK = ":"
+SHARD_DIGITS = 2
+"""256 shards: 100,000 tenants are 400 to a shard, which is listed in one small answer."""
+
 EPOCH_MARK = "!"
 """Not in a quoted name."""
 
@@ -44,11 +48,19 @@ class AccountRecord(msgspec.Struct):
     limit   the policy's, when it was last carried out: a policy that says otherwise was changed
     mints   [[ledger, amount], ...], only added to; they sum to the limit and the top-ups since
     fenced  why nothing is granted of it; "" if nothing is wrong
+    warned  the highest percentage that was told to have been reached
     """
 
     limit: int
     mints: Mints
     fenced: str = ""
+    warned: int = 0
+
+
+class TenantRecord(msgspec.Struct):
+    """A tenant's accounts, by the names of their windows ("" where there are none)."""
+
+    windows: dict[str, AccountRecord] = {}
 
 
 class HomeRecord(msgspec.Struct, frozen=True):
@@ -75,11 +87,12 @@ class Layout:
         self.fenced = f"{self.root}/fenced"
         self.live = f"{self.root}/live"
         self.accounts = f"{self.root}/accounts"
-        self.warnings = f"{self.root}/warnings"
+        self.news = f"{self.root}/news"
+        self.heard = f"{self.root}/heard"
         self.keys = f"{self.root}/keys"
 
     def folders(self) -> tuple[str, ...]:
-        return (self.ledgers, self.fenced, self.live, self.accounts, self.warnings, self.keys)
+        return (self.ledgers, self.fenced, self.live, self.accounts, self.news, self.heard, self.keys)
 
     def slots(self, ledger: str) -> str:
         return f"{self.root}/slots/{quote(ledger, safe='')}"
@@ -90,11 +103,14 @@ class Layout:
     def fence(self, ledger: str) -> str:
         return f"{self.fenced}/{quote(ledger, safe='')}"
 
-    def account(self, account: str) -> str:
-        return f"{self.accounts}/{quote(account, safe='')}"
+    def hearer(self, ledger: str) -> str:
+        return f"{self.heard}/{quote(ledger, safe='')}"
 
-    def warning(self, account: str, percent: int) -> str:
-        return f"{self.warnings}/{quote(account, safe='')}{WARNING_MARK}{percent}"
+    def shard(self, tenant: str) -> str:
+        return f"{self.accounts}/{digest(tenant)[:SHARD_DIGITS]}"
+
+    def tenant(self, tenant: str) -> str:
+        return f"{self.shard(tenant)}/{quote(tenant, safe='')}"
 
     def key(self, key: str) -> str:
         """In one of 4,096 folders, which together take the full tables of some 35 nodes (CHILDREN_MAX)."""
@@ -118,7 +134,7 @@ def write_home(record: HomeRecord) -> bytes:
 
 
 def read_name(node: str) -> str:
-    """The ledger or account that a node of the store is named for."""
+    """The ledger or tenant that a node of the store is named for."""
     return unquote(node)
 
 
@@ -137,14 +153,14 @@ def is_ledger(name: str) -> bool:
     return name not in (ELSEWHERE, FOUND)
 
 
-def read_account(data: bytes) -> AccountRecord:
+def read_tenant(data: bytes) -> TenantRecord:
     try:
-        return msgspec.json.decode(data, type=AccountRecord)
+        return msgspec.json.decode(data, type=TenantRecord)
     except msgspec.DecodeError as error:
-        raise FormatError(f"an account in the store is no limit with a list of mints: {error}") from error
+        raise FormatError(f"a tenant in the store has no accounts with lists of mints: {error}") from error
 
 
-def write_account(record: AccountRecord) -> bytes:
+def write_tenant(record: TenantRecord) -> bytes:
     return msgspec.json.encode(record)
 
 

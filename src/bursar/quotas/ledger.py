@@ -3,7 +3,9 @@
 **Invariants.** For each account, in each ledger, after every method:
 
 - `endowment = unspent + block + held + spent`: what came in less what went out is all accounted for;
-- a debit counts from the moment it is written, a credit from the moment its line is durable;
+- a debit counts from the moment it is written, a credit from the moment its line is durable (units that are
+  minted count at once: whatever is made of them is written behind their own line, and is told, or sent, when
+  that is durable; a crash that forgets them forgets it too, and they are taken in anew);
 - nothing is unspent while there is `debt`: what a cut takes is taken before anybody else has it;
 - transfer `number` on a channel is credited once, in order, and in the same line that says so.
 
@@ -25,14 +27,17 @@ from collections import deque
 from collections.abc import Iterator, Sequence
 
 from bursar.quotas import entries
-from bursar.quotas.balances import Account, Hold, Lot
+from bursar.quotas.balances import Account, Hold, Lot, Part
 from bursar.quotas.entries import (
     Blocked,
     Burned,
     Entry,
+    Extended,
     Forgotten,
+    Grown,
     Held,
     Kept,
+    Late,
     Minted,
     Opened,
     Received,
@@ -129,10 +134,10 @@ class Ledger:
         if number <= account.mints:
             return
         account.mints = number
-        entry = Minted(name, number, amount)
-        if amount < 0:
-            account.debt -= amount
-        self._write(entry, credits=amount > 0)
+        account.debt += max(-amount, 0)
+        account.endowment += max(amount, 0)
+        account.unspent += max(amount, 0)
+        self._write(Minted(name, number, amount))
         self._burn(account)
 
     def _burn(self, account: Account) -> None:
@@ -192,21 +197,23 @@ class Ledger:
 
     # -- holds
 
-    def hold(self, tenant: str, chain: Sequence[Account], amount: int, key: str | None) -> Hold | None:
+    def hold(
+        self, tenant: str, chain: Sequence[Account], amount: int, key: str | None, hold_ns: int = 0
+    ) -> Hold | None:
         """Reserve `amount` in every account of the chain, or in none. The grant may be told once
         the line (`written`) is durable."""
         for account in chain:
             if account.unspent < amount:
                 return None
-        hold = self._make_hold(tenant, chain, amount, key, written=True)
+        hold = self._make_hold(tenant, chain, amount, key, hold_ns, written=True)
         for account in chain:
             account.unspent -= amount
             account.held += amount
-        self._write(Held(hold.number, tenant, hold.accounts, amount, key))
+        self._write(Held(hold.number, tenant, hold.accounts, amount, key, hold_ns=hold_ns))
         return hold
 
     def hold_from_block(
-        self, tenant: str, chain: Sequence[Account], amount: int, key: str | None
+        self, tenant: str, chain: Sequence[Account], amount: int, key: str | None, hold_ns: int = 0
     ) -> Hold | None:
         """The same from units that were charged ahead: nothing to write, the grant stands."""
         for account in chain:
@@ -215,31 +222,71 @@ class Ledger:
         for account in chain:
             account.block -= amount
             account.held += amount
-        return self._make_hold(tenant, chain, amount, key, written=False)
+        return self._make_hold(tenant, chain, amount, key, hold_ns, written=False)
+
+    def grow(self, hold: Hold, chain: Sequence[Account], amount: int, *, ahead: bool) -> bool:
+        """Reserve so much more for an open hold, in every account of the chain or in none; `ahead`: from what
+        was charged in blocks. It counts once the line is durable, if the hold has lines."""
+        for account in chain:
+            if (account.block if ahead else account.unspent) < amount:
+                return False
+        for account in chain:
+            account.held += amount
+            if ahead:
+                account.block -= amount
+            else:
+                account.unspent -= amount
+        part = Part(tuple([account.name for account in chain]), amount)
+        hold.more += (part,)
+        if hold.written:
+            self._write(Grown(hold.number, *part, ahead=ahead))
+        return True
+
+    def extend(self, hold: Hold, hold_ns: int) -> None:
+        """It expires so long after it was last heard of, in lives to come too."""
+        hold.hold_ns = hold_ns
+        if hold.written:
+            self._write(Extended(hold.number, hold_ns))
 
     def write_hold(self, hold: Hold) -> None:
         """Give a hold that came out of a block a line of its own, so that it outlasts this life."""
         assert not hold.written and hold.used is None, "it is open, and only its block paid for it"
         hold.written = True
-        self._write(Held(hold.number, hold.tenant, hold.accounts, hold.amount, hold.key, ahead=True))
+        line = Held(hold.number, hold.tenant, hold.accounts, hold.amount, hold.key, True, hold.hold_ns)
+        self._write(line)
+        for part in hold.more:
+            self._write(Grown(hold.number, *part, ahead=True))
 
-    def settle(self, hold: Hold, used: int) -> None:
+    def settle(self, hold: Hold, used: int, unpaid: int = 0) -> None:
         """End a hold: `used` is spent, the rest comes back. Told before it is durable: a crash
-        that forgets it leaves the hold open, to be charged in full."""
-        assert hold.used is None and 0 <= used <= hold.amount, "settled once, within the hold"
-        self.close_hold(hold, used)
-        for account in map(self.account, hold.accounts):
-            account.spent += used
+        that forgets it leaves the hold open, to be charged in full. `unpaid` was used beyond all that could
+        be reserved for it."""
+        assert hold.used is None and 0 <= used <= hold.size, "settled once, within the hold"
+        if unpaid and not hold.written:
+            self.write_hold(hold)
+        self.close_hold(hold, used, unpaid)
+        for name, reserved, spent in hold.split(used):
+            account = self.account(name)
+            account.spent += spent
             if hold.written:
                 # The rest stays held until the line is durable: a crash before that would charge
                 # the hold in full, and the rest must not be spent twice.
-                account.held -= used
+                account.held -= spent
             else:
-                account.held -= hold.amount
-                account.block += hold.amount - used
+                account.held -= reserved
+                account.block += reserved - spent
         if hold.written:
             self._settling[hold.number] = hold
-            self._write(Settled(hold.number, used), credits=True)
+            self._write(Settled(hold.number, used, unpaid), credits=True)
+
+    def note_unpaid(self, hold: Hold, unpaid: int) -> None:
+        """A hold that had expired, and was charged in full, did not cover what had been used."""
+        assert hold.used is not None and not hold.unpaid, "it is over, and this is said once"
+        self._remember(hold)
+        hold.unpaid = unpaid
+        for account in map(self.account, hold.accounts):
+            account.unpaid += unpaid
+        self._write(Late(hold.number, hold.accounts, unpaid))
 
     def charge_block(self, account: Account, amount: int) -> None:
         """Charge a block ahead; its units may be granted once the line is durable."""
@@ -256,11 +303,18 @@ class Ledger:
         self._write(Blocked(account.name, -amount), credits=True)
 
     def _make_hold(
-        self, tenant: str, chain: Sequence[Account], amount: int, key: str | None, written: bool
+        self,
+        tenant: str,
+        chain: Sequence[Account],
+        amount: int,
+        key: str | None,
+        hold_ns: int,
+        *,
+        written: bool,
     ) -> Hold:
         self._hold_number += 1
         names = tuple([account.name for account in chain])
-        hold = Hold(self._hold_number, tenant, names, amount, key, written)
+        hold = Hold(self._hold_number, tenant, names, amount, key, written, hold_ns)
         self.add_hold(hold)
         return hold
 
@@ -269,9 +323,9 @@ class Ledger:
         if hold.key is not None:
             self.keys[hold.key] = hold
 
-    def close_hold(self, hold: Hold, used: int) -> None:
+    def close_hold(self, hold: Hold, used: int, unpaid: int = 0) -> None:
         """It is over, and remembered for whoever settles it again."""
-        hold.used = used
+        hold.used, hold.unpaid = used, unpaid
         del self.holds[hold.number]
         self.closed[hold.number] = hold
         if hold.key is None:
@@ -302,11 +356,12 @@ class Ledger:
     def write_memory(self) -> None:
         """What was settled and has no line of its own, for the next life."""
         for hold in self.closed.values():
-            if not hold.written:
-                hold.written = True
-                self._write(
-                    Kept(hold.number, hold.tenant, hold.accounts, hold.amount, hold.key, used=hold.used)
-                )
+            self._remember(hold)
+
+    def _remember(self, hold: Hold) -> None:
+        if not hold.written:
+            hold.written = True
+            self._write(keep(hold, hold.used))
 
     def closed_holds(self) -> Iterator[Hold]:
         """Those that are over and have lines of their own."""
@@ -359,8 +414,8 @@ class Ledger:
 
     def _credit(self, entry: Entry) -> list[Account]:
         if isinstance(entry, Settled):
-            return self._refund(self._settling.pop(entry.hold), entry.used)
-        assert isinstance(entry, Minted | Received | Blocked), "the other lines credit nothing"
+            return self._refund(self._settling.pop(entry.hold), entry)
+        assert isinstance(entry, Received | Blocked), "the other lines credit nothing"
         account = self.account(entry.account)
         if isinstance(entry, Blocked):
             account.spent -= abs(entry.amount)
@@ -373,9 +428,22 @@ class Ledger:
         account.unspent += entry.amount
         return [account]
 
-    def _refund(self, hold: Hold, used: int) -> list[Account]:
-        chain = [self.account(name) for name in hold.accounts]
-        for account in chain:
-            account.held -= hold.amount - used
-            account.unspent += hold.amount - used
-        return chain
+    def _refund(self, hold: Hold, entry: Settled) -> list[Account]:
+        gained = []
+        for name, reserved, spent in hold.split(entry.used):
+            account = self.account(name)
+            account.held -= reserved - spent
+            account.unspent += reserved - spent
+            gained.append(account)
+        for account in map(self.account, hold.accounts):
+            account.unpaid += entry.unpaid
+        return gained
+
+
+def keep(hold: Hold, used: int | None) -> Kept:
+    """The line that says all of a hold: open, where `used` is None."""
+    more = tuple((part.accounts, part.amount) for part in hold.more)
+    unpaid = 0 if used is None else hold.unpaid
+    return Kept(
+        hold.number, hold.tenant, hold.accounts, hold.amount, hold.key, used, more, unpaid, hold.hold_ns
+    )

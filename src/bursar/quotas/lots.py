@@ -36,13 +36,15 @@ def issue(
     lot = book.ledger.issue_lot(chain, size, until)
     book.set_timer(until, chain[0], "lot", "")
     for account in chain:
+        if size < wanted and account.block < account.unspent:
+            book.grow_block(account, size)  # the last lot was used up, and this one is no larger
         book.keep_block(now, account)
     return lot, book.flush()
 
 
 def _find_room(book: NodeBook, account: Account) -> int:
     """Half of what lots may still take, so that others find some too."""
-    if book.round(account).waiting or account.name in book.stopped:
+    if book.demand(account).waiting or account.name in book.stopped:
         return 0
     left = account.unspent + account.block + account.ahead
     return (min(left // LOTS_PART - account.ahead, account.block) + 1) // 2
@@ -59,7 +61,9 @@ def spend(book: NodeBook, now: int, lot: Lot, amount: int) -> Effects:
 def give_back(book: NodeBook, now: int, lot: Lot, amount: int) -> Effects:
     """So many of it were not spent, and will not be."""
     if _is_kept(book, lot):
-        book.take_in(now, lot.accounts, book.ledger.return_lot(lot, amount), served=True)
+        back = book.ledger.return_lot(lot, amount)
+        for name in lot.accounts:
+            book.take_in(now, name, back, served=True)
     return book.flush()
 
 

@@ -13,7 +13,7 @@ import asyncio
 from typing import TYPE_CHECKING
 
 from bursar.errors import StoreError
-from bursar.quotas.windows import tenant_of
+from bursar.quotas.windows import split_account
 from bursar.world import MILLISECOND_NS
 
 if TYPE_CHECKING:
@@ -30,10 +30,9 @@ AT_ONCE = 200
 
 
 class Parting:
-    def __init__(self, courier: QuotaCourier, present: str) -> None:
+    def __init__(self, courier: QuotaCourier) -> None:
         self._courier = courier
         self._world = courier.world
-        self._present = present
         self._until = courier.world.clock.now() + PATIENCE_NS
 
     async def hand_over(self) -> None:
@@ -73,9 +72,13 @@ class Parting:
     def _choose(self) -> list[str]:
         """Of windows that are over nobody needs anything."""
         accounts = self._courier.book.ledger.accounts.values()
-        rich = [each for each in accounts if each.unspent and tenant_of(each.name, self._present)]
+        rich = [each for each in accounts if each.unspent and self._is_present(each.name)]
         rich.sort(key=lambda account: -account.unspent)
         return [account.name for account in rich[:AT_ONCE]]
+
+    def _is_present(self, account: str) -> bool:
+        window = split_account(account)[1]
+        return window is None or window.holds(self._world.clock.wall())
 
     async def _send(self, heir: str, names: list[str]) -> None:
         courier, clock = self._courier, self._world.clock

@@ -91,6 +91,8 @@ class Repeats:
         self._world = courier.world
         self._topic = f"{courier.topic}/keys"
         self._attempts: dict[str, Attempt] = {}
+        self.forgotten = 0
+        """Keys of ledgers that were written off, which were asked for again here."""
 
     def start(self) -> None:
         self._world.network.serve(self._topic, Repeat, self._serve)
@@ -192,7 +194,9 @@ class Repeats:
                 return Refusal(account, None, amount)
         answered: asyncio.Future[Said] = asyncio.get_running_loop().create_future()
         hear = partial(_resolve, answered)
-        attempt.request = self._courier.reserve(tenant, chain, amount, attempt.key, hear)
+        attempt.request = self._courier.reserve(
+            tenant, chain, amount, attempt.key, hear, attempt.tickets[0].hold_ns
+        )
         try:
             return await answered
         finally:
@@ -206,8 +210,8 @@ class Repeats:
             return self._tell(attempt, partial(_say, UsageError(why)))
         attempt.stage = f"the key {attempt.key!r} was used at {node_of(home)}, which does not answer"
         if home in self._courier.book.fenced:
-            why = f"the key {attempt.key!r} was used at {home}, which was written off: use another key"
-            return self._tell(attempt, partial(_say, Unknown(why)))
+            await self._forget(attempt.key, home)
+            return False
         reply = await self._call(home, Repeat(home, attempt.key, tenant, amount))
         match reply:
             case Repeated(number, used):
@@ -216,6 +220,13 @@ class Repeats:
                 return self._tell(attempt, partial(_say, UsageError(why)))
         await self._world.clock.sleep(RETRY_NS)
         return False
+
+    async def _forget(self, key: str, home: str) -> None:
+        """What was charged with it is written off with its ledger, and nobody knows what was used of it."""
+        work = partial(homes.forget, self._world.store, self._courier.layout, key, home)
+        await self._courier.persist(work)
+        self.forgotten += 1
+        self._world.trace("quota.key_forgotten", key=key, ledger=home)
 
     async def _call(self, home: str, ask: Repeat) -> Message | None:
         try:
@@ -236,8 +247,10 @@ class Repeats:
         return True
 
     def _tell_first(self, attempt: Attempt, hold: Hold) -> bool:
-        """One that still waits has acquired it; the others are told of that."""
-        first = next((ticket for ticket in attempt.tickets if ticket.late is None), attempt.tickets[0])
+        """One that still waits has acquired it; the others are told of that, and so is whoever came later and
+        asked for another time than the hold was made with."""
+        alike = [ticket for ticket in attempt.tickets if ticket.hold_ns == hold.hold_ns]
+        first = next((ticket for ticket in alike if ticket.late is None), next(iter(alike), None))
         return self._tell(
             attempt,
             lambda ticket: self._grant(ticket, hold) if ticket is first else self._repeat(ticket, hold),
@@ -249,7 +262,7 @@ class Repeats:
                 _explain(ticket.key or "", hold.tenant, hold.amount, ticket.tenant, ticket.amount)
             )
         hold.repeated = True
-        return self._repeat_from(ticket, self._courier.book.identity, hold.number, hold.used)
+        return self._repeat_from(ticket, self._courier.book.identity, hold.number, hold.claimed)
 
     def _repeat_from(self, ticket: Ticket, home: str, number: int, used: int | None) -> Granted:
         return Granted(
@@ -258,7 +271,7 @@ class Repeats:
             replayed=True,
             used=used,
             limit=self._chains.limit(self._chains.account(ticket.tenant)) or None,
-            reset_ns=self._chains.left_ns(),
+            reset_ns=self._chains.left_ns(ticket.tenant),
         )
 
     async def _serve(self, sender: str, message: Message) -> Message:
@@ -275,7 +288,7 @@ class Repeats:
         if (hold.tenant, hold.amount) != (message.tenant, message.amount):
             return Differs(_explain(message.key, hold.tenant, hold.amount, message.tenant, message.amount))
         hold.repeated = True
-        return Repeated(hold.number, hold.used)
+        return Repeated(hold.number, hold.claimed)
 
 
 def _resolve(answered: asyncio.Future[Said], said: Said) -> None:

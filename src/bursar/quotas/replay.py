@@ -12,22 +12,25 @@ from collections.abc import Iterable
 
 from bursar.errors import JournalError
 from bursar.quotas import entries
-from bursar.quotas.balances import Account, Channel, Hold
+from bursar.quotas.balances import Account, Channel, Hold, Part
 from bursar.quotas.entries import (
     Balance,
     Blocked,
     Burned,
     Entry,
+    Extended,
     Forgotten,
+    Grown,
     Held,
     Kept,
+    Late,
     Minted,
     Opened,
     Received,
     Sent,
     Settled,
 )
-from bursar.quotas.ledger import Ledger
+from bursar.quotas.ledger import Ledger, keep
 
 DURABLE = 0
 """The line of an outbox entry that an earlier life wrote: sent at once."""
@@ -51,8 +54,14 @@ def _apply(ledger: Ledger, entry: Entry) -> None:
             ledger.enter(store, epoch)
         case Held() | Kept():
             _apply_hold(ledger, entry)
-        case Settled(number, used):
-            _apply_settled(ledger, number, used)
+        case Grown():
+            _apply_growth(ledger, ledger.holds[entry.hold], entry)
+        case Extended(number, hold_ns):
+            ledger.holds[number].hold_ns = hold_ns
+        case Settled():
+            _apply_settled(ledger, entry)
+        case Late():
+            _apply_late(ledger, entry)
         case Forgotten(number):
             ledger.drop_key(number)
         case Balance():
@@ -90,28 +99,57 @@ def _gain(account: Account, amount: int) -> None:
 
 
 def _apply_hold(ledger: Ledger, entry: Held | Kept) -> None:
-    hold = Hold(entry.hold, entry.tenant, entry.accounts, entry.amount, entry.key, written=True)
+    hold = Hold(
+        entry.hold, entry.tenant, entry.accounts, entry.amount, entry.key, written=True, hold_ns=entry.hold_ns
+    )
     ledger.add_hold(hold)
-    if isinstance(entry, Kept) and entry.used is not None:
-        ledger.close_hold(hold, entry.used)
+    if isinstance(entry, Held):
+        _reserve(ledger, hold.parts()[0], ahead=entry.ahead)
         return
-    for account in map(ledger.account, entry.accounts):
-        account.held += hold.amount
-        if isinstance(entry, Kept):
-            account.endowment += hold.amount
-        elif entry.ahead:
-            account.spent -= hold.amount
+    hold.more = tuple(Part(*part) for part in entry.more)
+    if entry.used is not None:
+        ledger.close_hold(hold, entry.used, entry.unpaid)
+        return
+    for name, reserved, _ in hold.split(0):
+        account = ledger.account(name)
+        account.held += reserved
+        account.endowment += reserved
+
+
+def _reserve(ledger: Ledger, part: Part, *, ahead: bool) -> None:
+    for account in map(ledger.account, part.accounts):
+        account.held += part.amount
+        if ahead:
+            account.spent -= part.amount
         else:
-            account.unspent -= hold.amount
+            account.unspent -= part.amount
 
 
-def _apply_settled(ledger: Ledger, number: int, used: int) -> None:
-    hold = ledger.holds[number]
-    ledger.close_hold(hold, used)
+def _apply_growth(ledger: Ledger, hold: Hold, entry: Grown) -> None:
+    part = Part(entry.accounts, entry.amount)
+    hold.more += (part,)
+    _reserve(ledger, part, ahead=entry.ahead)
+
+
+def _apply_settled(ledger: Ledger, entry: Settled) -> None:
+    hold = ledger.holds[entry.hold]
+    ledger.close_hold(hold, entry.used, entry.unpaid)
+    for name, reserved, spent in hold.split(entry.used):
+        account = ledger.account(name)
+        account.held -= reserved
+        account.spent += spent
+        account.unspent += reserved - spent
     for account in map(ledger.account, hold.accounts):
-        account.held -= hold.amount
-        account.spent += used
-        account.unspent += hold.amount - used
+        account.unpaid += entry.unpaid
+
+
+def _apply_late(ledger: Ledger, entry: Late) -> None:
+    """The hold itself may be one that nothing is remembered of: an earlier life's, in mode `fast`."""
+    hold = ledger.closed.get(entry.hold)
+    if hold is not None:
+        hold.unpaid = entry.unpaid
+    for account in map(ledger.account, entry.accounts):
+        account.unpaid += entry.unpaid
 
 
 def _apply_balance(ledger: Ledger, entry: Balance) -> None:
@@ -122,6 +160,7 @@ def _apply_balance(ledger: Ledger, entry: Balance) -> None:
     account.debt = entry.debt
     account.mints = entry.mints
     account.carried = entry.carried
+    account.unpaid = entry.unpaid
     for peer, sent, received, outbox in entry.channels:
         channel = account.channel(peer)
         channel.sent = sent
@@ -138,10 +177,11 @@ def compact(ledger: Ledger) -> list[bytes]:
     lines: list[Entry] = [Opened(ledger.generation, ledger.identity, ledger.store, ledger.epoch)]
     kept: Counter[str] = Counter()
     for hold in holds:
-        kept.update(dict.fromkeys(hold.accounts, hold.amount))
+        for name, reserved, _ in hold.split(0):
+            kept[name] += reserved
     lines += [_balance(account, kept[account.name]) for account in ledger.accounts.values()]
-    lines += [_kept(hold, used=None) for hold in holds]
-    lines += [_kept(hold, hold.used) for hold in ledger.closed_holds() if hold.number not in settling]
+    lines += [keep(hold, None) for hold in holds]
+    lines += [keep(hold, hold.used) for hold in ledger.closed_holds() if hold.number not in settling]
     lines += [entry for entry in waiting if not isinstance(entry, Blocked) or entry.amount < 0]
     return [entries.encode(line) for line in lines]
 
@@ -151,14 +191,17 @@ def _balance(account: Account, kept: int) -> Balance:
     spent = account.endowment - account.unspent - kept
     channels = tuple((peer, *_channel(channel)) for peer, channel in account.channels.items())
     return Balance(
-        account.name, account.unspent, spent, account.debt, account.mints, channels, account.carried
+        account.name,
+        account.unspent,
+        spent,
+        account.debt,
+        account.mints,
+        channels,
+        account.carried,
+        account.unpaid,
     )
 
 
 def _channel(channel: Channel) -> tuple[int, int, tuple[tuple[int, int], ...]]:
     outbox = tuple((number, amount) for number, (amount, _) in channel.outbox.items())
     return channel.sent, channel.received, outbox
-
-
-def _kept(hold: Hold, used: int | None) -> Kept:
-    return Kept(hold.number, hold.tenant, hold.accounts, hold.amount, hold.key, used)

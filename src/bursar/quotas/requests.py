@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from bursar.quotas.balances import Hold
+
 LEDGER_MARK = "~"
 """Separates a node's name from the number of its ledger, from the second one on: "b~2"."""
 
@@ -37,15 +39,25 @@ class Answer:
 
 
 class Request:
-    """An acquisition that waits for units of one or more accounts."""
+    """An acquisition that waits for units of one or more accounts: a hold of its own, or more for one that
+    is open (`grows`)."""
 
-    __slots__ = ("accounts", "amount", "key", "number", "tenant")
+    __slots__ = ("accounts", "amount", "grows", "hold_ns", "key", "number", "tenant")
 
     def __init__(
-        self, number: int, tenant: str, accounts: tuple[str, ...], amount: int, key: str | None
+        self,
+        number: int,
+        tenant: str,
+        accounts: tuple[str, ...],
+        amount: int,
+        key: str | None,
+        hold_ns: int = 0,
+        grows: Hold | None = None,
     ) -> None:
         self.number = number
         self.tenant = tenant
         self.accounts = accounts
         self.amount = amount
         self.key = key
+        self.hold_ns = hold_ns
+        self.grows = grows

@@ -9,20 +9,26 @@ from bursar.errors import Refused, Unknown, UsageError
 from bursar.policy.live import LIVE
 from bursar.policy.values import QuotaPolicy
 from bursar.quotas.balances import Account, Hold
+from bursar.quotas.blocks import AUTO
 from bursar.quotas.chains import Chains
 from bursar.quotas.courier import QuotaCourier
+from bursar.quotas.expiring import Expiry
 from bursar.quotas.explaining import explain
+from bursar.quotas.growing import Growth
+from bursar.quotas.history import History
 from bursar.quotas.issuing import LotsOut
 from bursar.quotas.keys import Home
 from bursar.quotas.limits import Limits
+from bursar.quotas.overdrafts import overdraft_of
 from bursar.quotas.repeats import Attempt, Repeats
 from bursar.quotas.requests import Refusal, Taken
 from bursar.quotas.rules import BURSAR, Rules
 from bursar.quotas.settling import Settling, make_id
 from bursar.quotas.statistics import AccountStatistics, QuotaStatistics, TenantStatistics, write_total
+from bursar.quotas.usage import Usage
 from bursar.quotas.verbs import Verbs
 from bursar.quotas.watch import Watch
-from bursar.quotas.windows import tenant_of, window_of
+from bursar.quotas.windows import split_account, window_of
 from bursar.resource import Decider, Explanation, Granted, Offers, Seen, Strangers, Ticket, check_change
 from bursar.resource.checks import check_used
 from bursar.resource.decider import WarningTaker
@@ -52,29 +58,36 @@ class QuotaDecider(Decider):
         self.name = name
         self._world = world
         self._policy = policy
-        fast = policy.mode == "fast"
-        self.offers = Offers(keys=True, settles=True, refunds=True, lots=fast)
+        self.offers = _offer(policy)
         self.strangers = Strangers(lambda tenant: self.forget(tenant))
-        self.courier = self.courier_class(world, name, block=policy.block if fast else 0, rules=rules)
-        self.courier.opened = self._meet
+        self.courier = self.courier_class(world, name, block=_choose_block(policy), rules=rules)
+        self.courier.met = self._meet
         self.chains = Chains(world, self.courier, policy, self.window_of)
-        self.watch = Watch(world, self.courier, policy.warnings, lambda: self.chains.window, policy.zone)
-        self.verbs = Verbs(self.courier, self.chains, self.watch).by_name()
-        self._settling = Settling(self.courier)
+        self.history = History(self.courier)
+        self.watch = Watch(world, self.courier, policy, self.history, self.chains.find_common)
+        self.usage = Usage(world, self.courier.registry, self.watch, self.history, policy)
+        self.verbs = Verbs(self.courier, self.chains, self.watch, self.usage).by_name()
+        self._expiry = Expiry(policy.hold_expiry_ns)
+        self._growth = Growth(self.courier, self.chains, policy)
+        self._settling = Settling(self.courier, self._growth, self._expiry)
         self._repeats = Repeats(self.courier, self.chains, self._grant, self._refuse)
         self._lots = LotsOut(self.courier, self.chains, lambda: self.recall)
         self._limits = Limits(world, self.courier, self.chains, policy)
         self._opening: dict[str, list[Ticket]] = {}
         self._running = False
-        self._window = self.chains.window
+        self._window = self.chains.name_window()
 
     async def start(self) -> None:
         self.courier.homes.hold_expiry_ns = self._policy.hold_expiry_ns
+        self._growth.start()
+        self.history.open()
         await self.courier.open()
         self._renew_holds()
+        self.history.lasts_ns = self._policy.history_ns
+        self.history.start()
         self._settling.start()
         self._repeats.start()
-        await self._limits.start()
+        self._limits.start()
         self._running = True
         self._world.spawn(self._keep_time(), f"{self.courier.topic}.time")
         self.watch.start()
@@ -82,15 +95,17 @@ class QuotaDecider(Decider):
     async def stop(self) -> None:
         self._running = False
         await self._lots.recall_all()
-        await self.courier.close(self.chains.window)
+        await self.courier.close()
 
     async def reconfigure(self, policy: QuotaPolicy) -> None:
         """New limits become top-ups and cuts, of templates too."""
         check_change(self._policy, policy, LIVE["quota"])
         old, self._policy = self._policy, policy
-        self.watch.warnings = policy.warnings
-        self.courier.homes.hold_expiry_ns = policy.hold_expiry_ns
+        self.watch.policy = self.usage.policy = policy
+        self.history.lasts_ns = policy.history_ns
+        self.courier.homes.hold_expiry_ns = self._expiry.hold_ns = policy.hold_expiry_ns
         self.chains.set_policy(policy)
+        self._growth.policy = policy
         self.strangers.part(policy.tenants)
         await self._set_mode(policy)
         if policy.hold_expiry_ns != old.hold_expiry_ns:
@@ -99,9 +114,8 @@ class QuotaDecider(Decider):
 
     async def _set_mode(self, policy: QuotaPolicy) -> None:
         """Lots come back by themselves when a policy is taken; what comes back late is unspent."""
-        fast = policy.mode == "fast"
-        self.offers = Offers(keys=True, settles=True, refunds=True, lots=fast)
-        block = policy.block if fast else 0
+        self.offers = _offer(policy)
+        block = _choose_block(policy)
         if block != self.courier.book.block:
             await self.courier.set_block(block)
 
@@ -121,7 +135,6 @@ class QuotaDecider(Decider):
         if not self._running:
             ticket.give(Unknown(f"{self.name} is being stopped at this node: ask another"))
             return
-        self.chains.left_ns()  # a window that is over is not charged any more
         if stopped := self.courier.deposed or self.courier.book.is_stopped(self.chains.find(ticket.tenant)):
             ticket.give(Unknown(stopped))
             return
@@ -130,7 +143,9 @@ class QuotaDecider(Decider):
         elif self.chains.is_open(ticket.tenant):
             chain = self.chains.find(ticket.tenant)
             hear = partial(self._hear, ticket)
-            ticket.place = self.courier.reserve(ticket.tenant, chain, ticket.amount, None, hear)
+            ticket.place = self.courier.reserve(
+                ticket.tenant, chain, ticket.amount, None, hear, ticket.hold_ns
+            )
         else:
             self._open_first(ticket)
 
@@ -168,8 +183,7 @@ class QuotaDecider(Decider):
         ticket.give(self._refuse(said) if isinstance(said, Refusal) else self._grant(ticket, said))
 
     def _grant(self, ticket: Ticket, hold: Hold) -> Granted:
-        now = self._world.clock.now()
-        hold.expires_at = now + self._policy.hold_expiry_ns
+        self._expiry.put_off(self._world.clock.now(), hold)
         lot = self._lots.issue(ticket, hold) if ticket.ahead and ticket.late is None else None
         return Granted(
             hold.amount,
@@ -178,7 +192,7 @@ class QuotaDecider(Decider):
             id=make_id(self.courier.book.identity, hold.number),
             limit=self.chains.limit(hold.accounts[0]),
             remaining=self._find_left(hold.accounts),
-            reset_ns=self.chains.left_ns(),
+            reset_ns=self.chains.left_ns(ticket.tenant),
             data=lot,
         )
 
@@ -187,10 +201,10 @@ class QuotaDecider(Decider):
         book = self.courier.book
         if book.members is None or len(book.members) > 1:
             return None
-        return min(book.round(account).here() for account in book.chain(chain))
+        return min(book.demand(account).here() for account in book.chain(chain))
 
     def _refuse(self, refusal: Refusal) -> Refused:
-        limit, left_ns = self.chains.limit(refusal.account), self.chains.left_ns()
+        limit, left_ns = self.chains.limit(refusal.account), self._find_left_ns(refusal.account)
         asked = f"{refusal.account}: {refusal.asked} asked for"
         if refusal.left is None or refusal.asked > limit:
             why = f"{asked}, and {limit} is all that there ever is: ask for less"
@@ -199,6 +213,12 @@ class QuotaDecider(Decider):
         retry_after = None if left_ns is None else (left_ns + MILLISECOND_NS) / SECOND_NS
         why = f"{asked}, {refusal.left} of {limit} left"
         return Refused(why, limit=limit, remaining=refusal.left, retry_after=retry_after)
+
+    def _find_left_ns(self, account: str) -> int | None:
+        window = split_account(account)[1]
+        if window is None:
+            return None
+        return max(0, window.end_s * SECOND_NS - self._world.clock.wall())
 
     # -- lots: what was granted to a request itself is settled by its id
 
@@ -218,6 +238,12 @@ class QuotaDecider(Decider):
     async def settle(self, id: str, used: int | None) -> None:
         await self._settling.settle(id, None if used is None else check_used(used))
 
+    async def grow(self, id: str, size: int) -> int:
+        return await self._settling.grow(id, size)
+
+    async def extend(self, id: str, hold_ns: int) -> None:
+        await self._settling.extend(id, hold_ns)
+
     def undo(self, tenant: str, granted: Granted) -> Awaitable[None]:
         return self._settling.undo(granted.id)
 
@@ -227,8 +253,7 @@ class QuotaDecider(Decider):
     def _renew_holds(self) -> None:
         """Holds of an earlier life, of which nobody knows since when, or of another expiry: their time
         begins anew."""
-        for hold in self.courier.book.ledger.holds.values():
-            hold.expires_at = self._world.clock.now() + self._policy.hold_expiry_ns
+        self._expiry.renew(self._world.clock.now(), self.courier.book.ledger.holds.values())
 
     async def _keep_time(self) -> None:
         """Charge what expired, forget old keys, and go over to the next window."""
@@ -240,30 +265,29 @@ class QuotaDecider(Decider):
             self._lots.prune()
             self.courier.book.keys.sweep(now)
             self.courier.homes.look()
-            self.chains.turn()
-            if self.chains.window != self._window:
-                self._window = self.chains.window
+            if (window := self.chains.name_window()) != self._window:
+                self._window = window
+                self._world.trace("quota.window", window=window)
                 self._forget_strangers()
 
     def _expire_holds(self, now: int) -> None:
         """A hold that nobody ended: what became of its units is unknown, so they are spent."""
-        for hold in list(self.courier.book.ledger.holds.values()):
-            if hold.expires_at is None or self._is_asked(hold):
-                continue  # granted, and not told yet
-            if hold.expires_at > now:
-                break  # they are in the order in which they were made
+        for hold in self._expiry.find_due(now, self.courier.book.ledger):
+            if self._is_asked(hold):
+                self._expiry.put_off(now, hold)  # granted, and not told yet
+                continue
             hold.expired = True
-            self.courier.settle(hold, hold.amount)
+            self.courier.settle(hold, hold.size)
 
-    def _meet(self, account: str) -> None:
-        """An account was opened, here or at another node: its tenant is one of those that it has."""
-        tenant = tenant_of(account, self.chains.window)
-        if tenant and tenant not in self._policy.tenants and self._policy.find(tenant) is not None:
+    def _meet(self, tenant: str) -> None:
+        """It has an account, opened here or at another node: it is one of those that the resource has."""
+        if tenant not in self._policy.tenants and self._policy.find(tenant) is not None:
             self.strangers.admit(tenant, self._policy.max_tenants)
 
     def _forget_strangers(self) -> None:
         """The window is over, and with it what they used: those who come again are new."""
-        opened = {tenant_of(account, self.chains.window) for account in self.courier.mints}
+        present = filter(self.chains.is_present, self.courier.mints)
+        opened = {split_account(account)[0] for account in present}
         self.strangers.keep(lambda tenant: tenant in opened or tenant in self._opening)
 
     def _is_asked(self, hold: Hold) -> bool:
@@ -288,7 +312,7 @@ class QuotaDecider(Decider):
         return QuotaStatistics(
             ledger=book.identity,
             parent=book.parent or "",
-            window=self.chains.window,
+            window=self.chains.name_window(),
             unit=self._policy.unit,
             mode=self._policy.mode,
             problem=self.courier.deposed,
@@ -296,6 +320,7 @@ class QuotaDecider(Decider):
             children=len(book.children),
             holds=len(book.ledger.holds),
             keys=len(book.keys),
+            keys_forgotten=self._repeats.forgotten,
             lots=len(book.ledger.lots),
             surveys=self.watch.surveys,
             warnings=self.watch.warned,
@@ -306,14 +331,22 @@ class QuotaDecider(Decider):
     def _count(self, tenant: str) -> TenantStatistics:
         name, book = self.chains.account(tenant), self.courier.book
         account = book.ledger.accounts.get(name) or NOTHING
-        charging = book.rounds[name].charging if name in book.rounds else 0
+        overdraft = overdraft_of(name)
+        owed = book.ledger.accounts.get(overdraft) or NOTHING
+        charging = self._find_charging(name)
         return TenantStatistics(
             limit=self.chains.limit(name) or self._find_limit(tenant),
             unspent=account.unspent + account.block + charging,
             ahead=account.ahead,
             held=account.held - account.ahead,
             spent=account.spent - charging,
+            overdrawn=owed.held + owed.spent - self._find_charging(overdraft),
+            unpaid=account.unpaid,
         )
+
+    def _find_charging(self, account: str) -> int:
+        demands = self.courier.book.demands
+        return demands[account].charging if account in demands else 0
 
     def _find_limit(self, tenant: str) -> int:
         terms = self._policy.find(tenant)
@@ -323,6 +356,18 @@ class QuotaDecider(Decider):
 
     def _count_whole(self, account: str) -> AccountStatistics:
         return write_total(self.watch.totals[account], self.courier.book.stopped.get(account, ""))
+
+
+def _offer(policy: QuotaPolicy) -> Offers:
+    return Offers(
+        keys=True, settles=True, refunds=True, lots=policy.mode == "fast", holds=True, over=policy.over
+    )
+
+
+def _choose_block(policy: QuotaPolicy) -> int:
+    if policy.mode == "exact":
+        return 0
+    return AUTO if policy.block is None else policy.block
 
 
 NOTHING = Account("")

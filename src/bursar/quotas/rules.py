@@ -21,6 +21,9 @@ class Rules:
     margin        thresholds are `margin` times rate x theta (eq. 2 has 1)
     scarce_requests  root keeps what is left when it is less than so many mean requests a node
     extra_part    then each who asks gets, besides, this part of its share of the rest
+    far_ns        where re-allocations take longer than this, the next three stand in for `scarce_requests`,
+                  `own_part` and `beta_floor`: what is near is used first, and little is kept back at the
+                  root, because waiting costs more there than messages do (quotas-forms, wan)
     """
 
     paper: bool = False
@@ -33,6 +36,10 @@ class Rules:
     margin: float = 2.0
     scarce_requests: int = 20
     extra_part: float = 0.7
+    far_ns: int = 50 * MILLISECOND_NS
+    far_scarce_requests: int = 1
+    far_own_part: float = 0.1
+    far_beta_floor: int = 5
     theta_ns: int = 10 * MILLISECOND_NS
     sample_ns: int = 500 * MILLISECOND_NS
     patience_ns: int = 500 * MILLISECOND_NS

@@ -20,6 +20,8 @@ class TenantStatistics(msgspec.Struct, frozen=True, kw_only=True):
     ahead: Annotated[int, gauge("units that are out in lots of this node, and not known to be spent")]
     held: Annotated[int, gauge("units reserved at this node and not settled")]
     spent: Annotated[int, gauge("units spent at this node in this window")]
+    overdrawn: Annotated[int, gauge("units of its overdraft that are held or spent at this node")]
+    unpaid: Annotated[int, gauge("units that were used at this node and could not be charged")]
 
 
 class LedgerStatistics(msgspec.Struct, frozen=True, kw_only=True):
@@ -38,6 +40,7 @@ class AccountStatistics(msgspec.Struct, frozen=True, kw_only=True):
     unspent: Annotated[int, gauge("units that are unspent")]
     held: Annotated[int, gauge("units reserved and not settled, or out in lots")]
     spent: Annotated[int, gauge("units spent")]
+    unpaid: Annotated[int, gauge("units that were used and could not be charged")]
     in_flight: Annotated[int, gauge("units on their way between ledgers")]
     rate: Annotated[float, gauge("units used a second")]
     lasts_s: Annotated[float | None, gauge("how long what is left lasts at this rate", "seconds")]
@@ -59,6 +62,9 @@ class QuotaStatistics(msgspec.Struct, frozen=True, kw_only=True):
     generation: Annotated[int, gauge("which life of the ledger this is")]
     children: Annotated[int, gauge("ledgers below it in the tree")]
     holds: Annotated[int, gauge("acquisitions that are not settled")]
+    keys_forgotten: Annotated[
+        int, counter("keys asked for again after the ledger that knew them was written off")
+    ]
     keys: Annotated[int, gauge("keys that this node remembers")]
     lots: Annotated[int, gauge("lots that are out")]
     surveys: Annotated[int, counter("surveys of the whole that this node made")]
@@ -73,6 +79,7 @@ def write_total(total: Total, fenced: str) -> AccountStatistics:
         unspent=total.unspent,
         held=total.held,
         spent=total.spent,
+        unpaid=total.unpaid,
         in_flight=total.in_flight,
         rate=total.rate,
         lasts_s=total.lasts_s,

@@ -8,7 +8,7 @@ in flight are in somebody's outbox, and whatever it is, nothing is minted for it
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping, Sequence
 
 import msgspec
 
@@ -23,7 +23,7 @@ ANSWER_NS = 500 * MILLISECOND_NS
 
 class Line(msgspec.Struct, frozen=True):
     """One account in one ledger. `debt`: of a cut, what had been used already. `channels`: (peer,
-    last sent, last received, outbox)."""
+    last sent, last received, outbox). `unpaid`: what was used and could not be charged."""
 
     unspent: int
     held: int
@@ -33,17 +33,20 @@ class Line(msgspec.Struct, frozen=True):
     mints: int
     carried: int
     channels: tuple[tuple[str, int, int, tuple[tuple[int, int], ...]], ...]
+    unpaid: int = 0
 
 
 class Ask(Message, frozen=True):
-    """What is in your ledger?"""
+    """What is in your ledger of these accounts?"""
+
+    accounts: tuple[str, ...]
 
 
 class Report(Message, frozen=True):
-    """`window`: the one that the node is in, by its clock."""
+    """`wall_ns`: what the node's wall clock says."""
 
     ledger: str
-    window: str
+    wall_ns: int
     accounts: Mapping[str, Line]
 
 
@@ -61,6 +64,7 @@ class Total(msgspec.Struct, frozen=True):
     written_off: int
     missing: int | None
     ledgers: Mapping[str, Line]
+    unpaid: int = 0
 
     @property
     def used(self) -> int:
@@ -71,42 +75,45 @@ class Total(msgspec.Struct, frozen=True):
         return (self.unspent + self.in_flight) / self.rate if self.rate > 0 else None
 
 
-def make_report(book: NodeBook, now: int, window: str) -> Report:
-    lines = {}
-    for name, account in book.ledger.accounts.items():
-        round_ = book.round(account)
+def make_report(book: NodeBook, world: World, asked: Iterable[str]) -> Report:
+    lines, now = {}, world.clock.now()
+    for name in asked:
+        account = book.ledger.accounts.get(name)
+        if account is None:
+            continue
+        demand = book.demand(account)
         channels = tuple(
             (peer, channel.sent, channel.received, tuple((n, a) for n, (a, _) in channel.outbox.items()))
             for peer, channel in account.channels.items()
         )
         lines[name] = Line(
-            unspent=account.unspent + account.block + round_.charging,
+            unspent=account.unspent + account.block + demand.charging,
             held=account.held,
-            spent=account.spent - round_.charging,
+            spent=account.spent - demand.charging,
             debt=account.debt,
-            rate=round_.rate(now),
-            mints=round_.mints,
+            rate=demand.rate(now),
+            mints=account.mints,
             carried=account.carried,
             channels=channels,
+            unpaid=account.unpaid,
         )
-    return Report(book.identity, window, lines)
+    return Report(book.identity, world.clock.wall(), lines)
 
 
-async def collect(world: World, topic: str, book: NodeBook, window: str) -> dict[str, Report]:
+async def collect(world: World, topic: str, book: NodeBook, asked: Sequence[str]) -> dict[str, Report]:
     """The reports of all ledgers that answer, by ledger: all are asked at once."""
-    reports = {book.identity: make_report(book, world.clock.now(), window)}
+    reports = {book.identity: make_report(book, world, asked)}
     others = sorted(((book.members or frozenset()) | book.fenced) - {book.identity})
-    for ledger, report in zip(
-        others, await asyncio.gather(*(_ask(world, topic, o) for o in others)), strict=True
-    ):
+    asking = (_ask(world, topic, other, Ask(tuple(asked))) for other in others)
+    for ledger, report in zip(others, await asyncio.gather(*asking), strict=True):
         if report is not None and report.ledger == ledger:
             reports[ledger] = report
     return reports
 
 
-async def _ask(world: World, topic: str, ledger: str) -> Report | None:
+async def _ask(world: World, topic: str, ledger: str, ask: Ask) -> Report | None:
     try:
-        report: Report = await world.network.call(node_of(ledger), topic, Ask(), Report, ANSWER_NS)
+        report: Report = await world.network.call(node_of(ledger), topic, ask, Report, ANSWER_NS)
     except NetworkError:
         return None
     return report
@@ -124,14 +131,16 @@ def add_up(
     lines = {name: report.accounts[account] for name, report in reports.items() if account in report.accounts}
     silent = (members | fenced) - reports.keys()
     in_flight = sum(_under_way(ledger, line, lines, silent) for ledger, line in lines.items())
-    sums = {
-        field: sum(getattr(line, field) for line in lines.values()) for field in ("unspent", "held", "spent")
-    }
+    in_flight += _count_untaken(mints, lines, reports)
+    fields = ("unspent", "held", "spent")
+    sums = {field: sum(getattr(line, field) for line in lines.values()) for field in fields}
     carries = any(ledger == ELSEWHERE for ledger, _ in mints)
     minted = _count_minted(mints, lines.values(), silent, carries)
     found: int | None = minted - sum(sums.values()) - in_flight
-    if not silent <= fenced or not _is_one_state(lines, mints, silent):
+    if not silent <= fenced or not _is_one_state(lines, mints, reports, silent):
         found = None
+    if carries and silent and found is not None and found < 0:
+        found = None  # what a silent ledger had brought along may have been passed on, and counts nowhere
     written_off = max(0, found or 0) if silent or carries else 0
     return Total(
         limit=sum(amount for _, amount in mints),
@@ -140,6 +149,7 @@ def add_up(
         written_off=written_off,
         missing=None if found is None else found - written_off,
         ledgers=lines,
+        unpaid=sum(line.unpaid for line in lines.values()),
         **sums,
     )
 
@@ -153,20 +163,34 @@ def _count_minted(mints: Mints, lines: Iterable[Line], silent: Collection[str], 
     return minted + sum(line.debt + (line.carried if carries else 0) for line in lines)
 
 
-def _is_one_state(lines: Mapping[str, Line], mints: Mints, silent: Collection[str]) -> bool:
-    """Whether all know the same mints, those who take them in have spoken (or are silent), and no channel's
-    receiver knows of more, or its sender of more acknowledgements, than the other end does."""
-    if any(line.mints != len(mints) for line in lines.values()):
+def _count_untaken(mints: Mints, lines: Mapping[str, Line], reports: Collection[str]) -> int:
+    """What is minted for a ledger that has not read of it: it will when it is asked for the account."""
+    return sum(
+        amount
+        for number, (ledger, amount) in enumerate(mints, start=1)
+        if ledger in reports and (ledger not in lines or number > lines[ledger].mints)
+    )
+
+
+def _is_one_state(
+    lines: Mapping[str, Line], mints: Mints, reports: Collection[str], silent: Collection[str]
+) -> bool:
+    """Whether all who were minted for have spoken (or are silent), nobody knows more of the mints, and no
+    channel's receiver knows of more, or its sender of more acknowledgements, than the other end does."""
+    if not all(line.mints <= len(mints) for line in lines.values()):
         return False
-    if any(is_ledger(ledger) and ledger not in lines and ledger not in silent for ledger, _ in mints):
+    if any(is_ledger(ledger) and ledger not in reports and ledger not in silent for ledger, _ in mints):
         return False
     for ledger, line in lines.items():
-        for peer, sent, _, outbox in line.channels:
+        for peer, sent, got, outbox in line.channels:
             there = lines.get(peer)
-            if there is not None:
-                received = _received(there, ledger)
-                if not sent - len(outbox) <= received <= sent:
+            if there is None:
+                if got and peer not in silent:
                     return False
+                continue
+            received = _received(there, ledger)
+            if not sent - len(outbox) <= received <= sent:
+                return False
     return True
 
 

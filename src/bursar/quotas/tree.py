@@ -75,6 +75,8 @@ class Tree:
         self._parent: str | None = None
         self._told: Place | None = None
         self._left = False
+        self.up: list[str] = []
+        """The ledgers whose nodes were up when it was last looked, the most senior first."""
 
     async def leave(self) -> None:
         """Out of the tree, so that nobody sends anything here any more: children look for another
@@ -116,23 +118,30 @@ class Tree:
                 await self._world.clock.sleep(RETRY_NS)
 
     async def _keep_until_change(self) -> None:
-        """Look at everything once, after beginning to watch it, and wait until something changed."""
-        changed = asyncio.Event()
+        """Look at everything after beginning to watch it, and again whenever something has changed, until
+        there is something else to watch. (Watches that were let go and taken again at every look would tell
+        of themselves, and keep the store busy for nothing.) In another session everything is entered anew,
+        also when another part of the node opened it before the first watch was taken."""
+        store, session = self._world.store, self._session
+        changed, lost = asyncio.Event(), asyncio.Event()
         watches = [await self._world.store.watch(path) for path in self._watched()]
+        for watch in watches:
+            self._world.spawn(_pass_on(watch, changed, lost), f"{self._layout.root}.watch")
         try:
-            await self._world.store.sync()  # what was told by a watch may not be seen otherwise
-            if self._left:
-                return
-            watched = self._slot
-            orphaned = await self._take_place()
-            if self._slot != watched:
-                return  # to watch the new one too
-            for watch in watches:
-                self._world.spawn(_wait_for(watch, changed), f"{self._layout.root}.watch")
-            if orphaned:
-                self._world.spawn(self._look_again(changed), f"{self._layout.root}.orphan")
-            await changed.wait()
+            while not (self._left or lost.is_set() or store.session != session):
+                changed.clear()
+                await self._world.store.sync()  # what was told by a watch may not be seen otherwise
+                if self._left:
+                    return
+                watched = self._slot
+                orphaned = await self._take_place()
+                if self._slot != watched:
+                    return  # to watch the new one too
+                if orphaned:
+                    self._world.spawn(self._look_again(changed), f"{self._layout.root}.orphan")
+                await changed.wait()
         finally:
+            lost.set()
             for watch in watches:
                 watch.close()
 
@@ -167,6 +176,7 @@ class Tree:
     async def _take_place(self) -> bool:
         """True if there are seniors and none of them took this node for a child."""
         live = await self._read_live()
+        self.up = [ledger for _, ledger in live]
         seniors = [ledger for seniority, ledger in live if seniority < self._seniority]
         if self._parent not in seniors or not await self._has_slot():
             await self._leave_slot()
@@ -265,9 +275,11 @@ async def _delete_own(store: Store, path: str, session: int) -> None:
             return
 
 
-async def _wait_for(watch: Watch, changed: asyncio.Event) -> None:
-    try:
-        await watch.changed()
-    except (SessionExpiredError, StoreUnknownError):
-        pass  # the next call of the store tells
-    changed.set()
+async def _pass_on(watch: Watch, changed: asyncio.Event, lost: asyncio.Event) -> None:
+    """Until it is `lost`, or nobody listens any more."""
+    while not lost.is_set():
+        try:
+            await watch.changed()
+        except (SessionExpiredError, StoreUnknownError):
+            lost.set()  # the next call of the store tells
+        changed.set()

@@ -1,23 +1,39 @@
-"""Looks at the whole of a quota: for whoever asks, and to warn when much of it is used."""
+"""Looks at the whole of a quota, a page of tenants at a time: for whoever asks, to warn when much of an
+account is used, and to forget windows that are over."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+import heapq
+from collections.abc import Callable, Iterator, Mapping, Sequence
 
-from bursar.errors import NodeExistsError, StoreError
+from bursar.errors import StoreError
+from bursar.policy.values import QuotaPolicy
 from bursar.quotas import accounts, survey
 from bursar.quotas.courier import QuotaCourier
+from bursar.quotas.history import History, Used
 from bursar.quotas.survey import Total
-from bursar.quotas.windows import find_horizon, is_later, is_over
+from bursar.quotas.windows import Window, find_horizon, is_over, split_account
 from bursar.resource.decider import WarningTaker
-from bursar.world import SECOND_NS, Message, World
+from bursar.world import MILLISECOND_NS, SECOND_NS, Message, World
 
 SURVEY_NS = 2 * SECOND_NS
 SURVEY_FRESH_NS = SECOND_NS // 2
 
+PAGE = 100
+"""Tenants that are asked about at once: a few milliseconds' work for each node."""
+
+PAUSE_NS = 100 * MILLISECOND_NS
+"""Between pages, so that looking takes a small part of a node's time however many tenants there are."""
+
+SHOWN_MAX = 1_000
+"""Accounts in statistics: those of which most is used. (`bursar quota show` goes through all.)"""
+
+STEP_S = 10
+"""What the clocks say is noted so often."""
+
 GRACE_NS = 3600 * SECOND_NS
-"""A window is forgotten when it has been over for so long by a clock that cannot be set: a wall clock that
-visits the future and returns within it finds everything as it was."""
+"""A window is written down, and forgotten one window later, when it has been over for so long by a clock that
+cannot be set: a wall clock that visits the future and returns within it finds everything as it was."""
 
 
 class Watch:
@@ -28,25 +44,27 @@ class Watch:
         self,
         world: World,
         courier: QuotaCourier,
-        warnings: Sequence[int],
-        window: Callable[[], str],
-        zone: str = "UTC",
+        policy: QuotaPolicy,
+        history: History,
+        find_window: Callable[[int], Window | None],
     ) -> None:
-        """`window` tells the one that it is by this node's clock, in that time zone."""
+        """`find_window`: the one that it is at a wall time, of tenants without an anchor."""
         self.totals: dict[str, Total] = {}
         self.surveys = 0
         self.warned = 0
         self.takers: list[WarningTaker] = []
+        self.grace_ns = GRACE_NS
+        self.policy = policy
+        self._history = history
+        self._find_window = find_window
         self._world = world
         self._courier = courier
-        self._window = window
-        self._zone = zone
-        self._present: str | None = None
-        self._ending: str | None = ""  # what an earlier root may have begun
-        self._over: dict[str, int] = {}
-        self.grace_ns = GRACE_NS
-        self.warnings = warnings
-        self._warned: dict[tuple[str, int], None] = {}
+        self._ending: int | None = 0  # what an earlier root may have begun
+        self._passed: dict[int, int] = {}
+        self._ripe_s = 0
+        self._open_still: dict[str, None] = {}
+        self._present_ns: int | None = None
+        self._warned: dict[str, int] = {}
         self._suspected: dict[str, None] = {}
         self._began_at: int | None = None
         self._topic = f"{courier.topic}/survey"
@@ -56,29 +74,71 @@ class Watch:
         self._world.spawn(self._keep_watch(), f"{self._topic}.warnings")
 
     async def _report(self, sender: str, message: Message) -> Message:
-        return survey.make_report(self._courier.book, self._world.clock.now(), self._window())
+        assert isinstance(message, survey.Ask), "the network passes nothing else"
+        return survey.make_report(self._courier.book, self._world, message.accounts)
+
+    # -- looking
 
     def refresh(self) -> None:
         """Begin a survey if the last is old."""
         now = self._world.clock.now()
         if self._began_at is None or now - self._began_at > SURVEY_FRESH_NS:
             self._began_at = now
-            self._world.spawn(self.take_survey(), f"{self._topic}.ask")
+            self._world.spawn(self._look_at_most_used(), f"{self._topic}.ask")
+
+    async def _look_at_most_used(self) -> None:
+        ledger = self._courier.book.ledger.accounts.values()
+        used = heapq.nlargest(SHOWN_MAX, ledger, key=lambda account: account.used)
+        tenants = dict.fromkeys(split_account(account.name)[0] for account in used)
+        rest = SHOWN_MAX - len(tenants)
+        tenants |= dict.fromkeys(self._courier.registry.list_tenants()[: max(0, rest)])
+        self._show(await self.survey(list(tenants)[:SHOWN_MAX]))
 
     async def take_survey(self) -> Mapping[str, Total]:
-        """Ask every node what it has; the audit of every account."""
+        """Ask every node what it has of every account; the audit of them."""
         self._began_at = self._world.clock.now()
-        book = self._courier.book
-        reports = await survey.collect(self._world, self._topic, book, self._window())
+        found = await self.survey(self._courier.registry.list_tenants())
+        self._show(found)
+        return found
+
+    async def survey(self, tenants: Sequence[str]) -> dict[str, Total]:
+        """The accounts of these, page by page."""
+        found: dict[str, Total] = {}
+        for page in _turn_pages(tenants):
+            found |= await self.look_at(page)
+        return found
+
+    async def look_at(self, tenants: Sequence[str]) -> dict[str, Total]:
+        """All accounts of some tenants, over all ledgers."""
+        courier = self._courier
+        try:
+            await courier.registry.read_all(tenants)
+        except StoreError as error:
+            self._world.trace("quota.unread", why=str(error))  # what was read is looked at
+        asked = courier.registry.list_accounts(tenants)
+        book = courier.book
+        reports = await survey.collect(self._world, self._topic, book, asked)
         members = book.members or frozenset()
-        everybody = members <= reports.keys()
-        self._present = min(report.window for report in reports.values()) if everybody else None
-        self.totals = {
-            account: survey.add_up(account, mints, reports, members, book.fenced)
-            for account, mints in self._courier.mints.items()
+        walls = [report.wall_ns for report in reports.values()]
+        self._present_ns = min(walls) if members <= reports.keys() else None
+        mints = courier.mints
+        return {
+            account: survey.add_up(account, mints[account], reports, members, book.fenced)
+            for account in asked
+            if account in mints  # it may have been forgotten meanwhile
         }
+
+    def _show(self, found: Mapping[str, Total]) -> None:
+        self.totals = dict(found) if len(found) <= SHOWN_MAX else self._keep_most_used(found)
         self.surveys += 1
-        return self.totals
+
+    def _keep_most_used(self, totals: Mapping[str, Total]) -> dict[str, Total]:
+        """And those that are fenced."""
+        stopped = self._courier.book.stopped
+        most = heapq.nlargest(SHOWN_MAX, totals, key=lambda name: (name in stopped, totals[name].used))
+        return {name: totals[name] for name in sorted(most)}
+
+    # -- the root's part
 
     async def _keep_watch(self) -> None:
         """The root looks at the whole from time to time: it tells when much of it is used, and fences an
@@ -86,10 +146,30 @@ class Watch:
         while True:
             await self._world.clock.sleep(SURVEY_NS)
             if self._courier.book.parent is None:
-                for account, total in (await self.take_survey()).items():
-                    await self._audit(account, total)
-                    await self._warn(account, total)
-                await self._end_windows()
+                await self.go_round()
+
+    async def go_round(self) -> None:
+        """All pages once."""
+        self._began_at = self._world.clock.now()
+        found: dict[str, Total] = {}
+        present: list[int | None] = []
+        self._open_still = {}
+        for number, page in enumerate(_turn_pages(self._courier.registry.list_tenants())):
+            if number:
+                await self._world.clock.sleep(PAUSE_NS)
+            totals = await self.look_at(page)
+            present.append(self._present_ns)
+            await self._write_down(totals)
+            for account, total in totals.items():
+                await self._audit(account, total)
+                await self._warn(account, total)
+            found |= totals
+            if len(found) > 2 * SHOWN_MAX:
+                found = self._keep_most_used(found)
+        self._show(found)
+        await self._end_windows()
+        heard = [each for each in present if each is not None]
+        self._ripen(min(heard, default=None) if len(heard) == len(present) else None)
 
     async def _audit(self, account: str, total: Total) -> None:
         """Once could be a survey that asked at a bad moment."""
@@ -108,13 +188,49 @@ class Watch:
         except StoreError:
             return  # after the next survey it is tried again
 
+    async def _warn(self, account: str, total: Total) -> None:
+        reached = [percent for percent in self.policy.warnings if total.used * 100 >= percent * total.limit]
+        if not total.limit or not reached or self._warned.get(account, 0) >= max(reached):
+            return
+        for percent in sorted(reached):
+            if percent > self._warned.get(account, 0) and await self._is_first(account, percent):
+                self._world.trace("quota.warning", account=account, percent=percent)
+                self.warned += 1
+                for taker in self.takers:
+                    taker(account, percent)
+        self._warned[account] = max(reached)
+
+    async def _is_first(self, account: str, percent: int) -> bool:
+        """Whether no other node has told it."""
+        try:
+            return await accounts.mark_warned(self._world.store, self._courier.layout, account, percent)
+        except StoreError:
+            return True  # told perhaps twice rather than never
+
+    # -- windows that are over
+
+    async def _write_down(self, totals: Mapping[str, Total]) -> None:
+        """What was used of the windows that are over, at every node; of those of which all is known."""
+        lines: dict[str, Used] = {}
+        for account, total in totals.items():
+            tenant, window = split_account(account)
+            if window is not None and window.end_s <= self._ripe_s:
+                line = Used(tenant, *window, total.limit, total.spent, total.written_off)
+                if total.held or total.missing != 0 or not self._history.has(line):
+                    self._open_still[account] = None
+                if not total.held and total.missing == 0 and not self._history.has(line):
+                    lines[account] = line
+        if lines and not await self._history.keep_everywhere(list(lines.values())):
+            for account in lines:
+                del self._open_still[account]
+
     async def _end_windows(self) -> None:
-        """Forget accounts of windows that are over at every node, but for the last before."""
-        horizon = self._find_ripe() if self._present and self._courier.book.members else ""
-        if horizon:
-            over = [total for account, total in self.totals.items() if is_over(account, horizon)]
-            if over and not any(total.held for total in over):
-                self._ending = horizon
+        """Forget accounts of windows that are over at every node, but for the last before. They are written
+        down by then."""
+        horizon_s = find_horizon(self._find_window, self._ripe_s * SECOND_NS) if self._ripe_s else 0
+        over = [account for account in self._courier.mints if is_over(account, horizon_s)]
+        if over and not any(is_over(account, horizon_s) for account in self._open_still):
+            self._ending = horizon_s
         if self._ending is None:
             return
         try:
@@ -122,39 +238,24 @@ class Watch:
         except StoreError:
             return  # after the next survey it is tried again
         self._world.trace("quota.forgotten", horizon=self._ending)
-        kept = {key: None for key in self._warned if not is_over(key[0], self._ending)}
-        self._warned, self._ending = kept, None
+        self._warned = {
+            name: percent for name, percent in self._warned.items() if not is_over(name, self._ending or 0)
+        }
+        self._ending = None
 
-    def _find_ripe(self) -> str:
-        """The latest horizon that has been passed for long enough; "" for none."""
-        present, now = self._present or "", self._world.clock.now()
-        horizon = find_horizon(self.totals, present, self._world.clock.wall(), self._zone)
-        self._over.setdefault(horizon, now)
+    def _ripen(self, present_ns: int | None) -> None:
+        """What has been past at every node (the earliest says `present_ns`) for long enough."""
+        if present_ns is None:
+            return
+        now, present_s = self._world.clock.now(), present_ns // SECOND_NS
         # Where the clock has gone back, what it said before is not so.
-        self._over = {each: since for each, since in self._over.items() if not is_later(each, horizon)}
-        ripe = [each for each, since in self._over.items() if now - since >= self.grace_ns]
-        newest = max(ripe, default="")
-        self._over = {each: since for each, since in self._over.items() if each >= newest}
-        return newest
+        self._passed = {each: since for each, since in self._passed.items() if each <= present_s}
+        if present_s - max(self._passed, default=0) >= STEP_S or not self.grace_ns:
+            self._passed[present_s] = now
+        ripe = [each for each, since in self._passed.items() if now - since >= self.grace_ns]
+        self._ripe_s = max(ripe, default=0)
+        self._passed = {each: since for each, since in self._passed.items() if each >= self._ripe_s}
 
-    async def _warn(self, account: str, total: Total) -> None:
-        for percent in self.warnings:
-            if (account, percent) in self._warned or not total.limit:
-                continue
-            if total.used * 100 >= percent * total.limit:
-                if await self._is_first(account, percent):
-                    self._world.trace("quota.warning", account=account, percent=percent)
-                    self.warned += 1
-                    for taker in self.takers:
-                        taker(account, percent)
-                self._warned[account, percent] = None
 
-    async def _is_first(self, account: str, percent: int) -> bool:
-        """Whether no other node has told it."""
-        try:
-            await self._world.store.create(self._courier.layout.warning(account, percent))
-        except NodeExistsError:
-            return False
-        except StoreError:
-            return True  # told perhaps twice rather than never
-        return True
+def _turn_pages(tenants: Sequence[str]) -> Iterator[Sequence[str]]:
+    return (tenants[at : at + PAGE] for at in range(0, len(tenants), PAGE))

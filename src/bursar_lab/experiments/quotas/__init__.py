@@ -7,8 +7,10 @@ in virtual time (`grid`); `response` also measures real nodes. The workload of t
 
 from bursar_lab.experiments.quotas.cost import cost, sizes
 from bursar_lab.experiments.quotas.faults import live
+from bursar_lab.experiments.quotas.forms import forms
+from bursar_lab.experiments.quotas.gateway import gateway
 from bursar_lab.experiments.quotas.remaining import remaining
 from bursar_lab.experiments.quotas.response import response
 from bursar_lab.experiments.quotas.scale import scale
 
-__all__ = ["cost", "live", "remaining", "response", "scale", "sizes"]
+__all__ = ["cost", "forms", "gateway", "live", "remaining", "response", "scale", "sizes"]

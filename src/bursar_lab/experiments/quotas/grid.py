@@ -80,7 +80,7 @@ class MeteredRound(Round):
     own = False
 
     def begin(self, book: NodeBook, now: int) -> None:
-        self.own = not self.offers and self.asked_by is None
+        self.own = not self.gathering.offers and self.gathering.asked_by is None
         super().begin(book, now)
 
     def learn_duration(self, duration_ns: int) -> None:
@@ -268,8 +268,8 @@ class Grid:
     def _arrive(self, now: int, node: int) -> None:
         book, place = self.books[node], self._next[node]
         account = book.ledger.account(ACCOUNT)
-        round_ = book.round(account)
-        count = self._choose_chunk(node, place, account.unspent, round_.threshold(now))
+        demand = book.demand(account)
+        count = self._choose_chunk(node, place, account.unspent, demand.threshold(now))
         if count == 0:
             self._ask(now, node, place)
             count = 1
@@ -277,7 +277,7 @@ class Grid:
             units = int(self._sums[node][place + count] - self._sums[node][place])
             account.unspent -= units
             account.spent += units
-            round_.see_request(units // count)
+            demand.see_request(units // count)
             self._granted(units, count)
         self._next[node] = place + count
         if place + count < len(self._trace.times[node]):

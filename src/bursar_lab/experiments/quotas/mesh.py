@@ -26,7 +26,7 @@ class ParallelRound(MeteredRound):
     """Every other node is a child; a node that is asked answers at once."""
 
     def look_for_need(self, book: NodeBook, now: int) -> None:
-        if self.state is not State.IDLE or not self.is_in_need(now) or now < self.retry_at:
+        if self.state is not State.IDLE or not self.demand.is_in_need(now) or now < self.retry_at:
             super().look_for_need(book, now)
             return
         if self.turn.take(book.identity):
@@ -39,24 +39,24 @@ class ParallelRound(MeteredRound):
         super()._serve_own(book, now)
 
     def hear_collect(self, book: NodeBook, now: int, note: Collect) -> None:
-        self.full, full = note.full, self.full
-        amount = surplus(self.account.unspent, self.kept(now))
+        self.demand.full, full = note.full, self.demand.full
+        amount = surplus(self.account.unspent, self.demand.kept(now))
         if amount:
             book.ledger.send(self.account, note.source, amount)
         fields = {
             "wave": note.wave,
             "number": book.next_wave(),
-            "threshold": self.threshold(now),
-            "rate": self.rate(now),
+            "threshold": self.demand.threshold(now),
+            "rate": self.demand.rate(now),
             "kept": self.account.unspent,
-            "size": self.size,
+            "size": self.demand.size,
             "nodes": 1,
-            "wants": self.wants(),
+            "wants": self.demand.wants(),
             "low": False,
             "statement": self._state(book) if note.full else None,
         }
-        self.asked_upto = max(self.waiting, default=0)
-        self.full = full
+        self.demand.asked_upto = max(self.demand.waiting, default=0)
+        self.demand.full = full
         book.post(now, Offer, self.account, note.source, **fields)
 
     def hear_offer(self, book: NodeBook, now: int, note: Offer) -> None:
@@ -65,7 +65,7 @@ class ParallelRound(MeteredRound):
 
     def hear_share(self, book: NodeBook, now: int, note: Share) -> None:
         if note.verdict is not None:
-            self.learn_verdict(now, note.verdict)
+            self.demand.learn_verdict(now, note.verdict)
         book.serve(now, self.account)
 
 

@@ -55,7 +55,7 @@ async def _measure(folder: Path, nodes: int, seconds: float) -> dict[str, Any]:
             await resource.stop()
             await world.close()
     theta = [
-        decider.courier.book.round(decider.courier.book.ledger.account("t")).theta_ns for decider in deciders
+        decider.courier.book.demand(decider.courier.book.ledger.account("t")).theta_ns for decider in deciders
     ]
     return {
         "network": "live",

@@ -7,9 +7,12 @@ from bursar.sim.scenarios.quota.small import SmallQuota
 from bursar.sim.scenarios.quota.variants import (
     FastQuotaScenario,
     LossyQuotaScenario,
+    OwingQuotaScenario,
     RebuiltQuotaScenario,
     WindowedQuotaScenario,
+    WorstQuotaScenario,
 )
+from bursar.sim.scenarios.quota.whole import WholeQuotaScenario
 from bursar.sim.scenarios.quota.world import QuotaScenario
 
 SCENARIO = QuotaScenario
@@ -22,8 +25,11 @@ __all__ = [
     "FleetQuotaScenario",
     "LeavingQuotaScenario",
     "LossyQuotaScenario",
+    "OwingQuotaScenario",
     "QuotaScenario",
     "RebuiltQuotaScenario",
     "SmallQuota",
+    "WholeQuotaScenario",
     "WindowedQuotaScenario",
+    "WorstQuotaScenario",
 ]

@@ -13,7 +13,7 @@ from bursar.fleet.documents import write_document
 from bursar.fleet.following import FleetView, Follower
 from bursar.fleet.layout import HEAD, Head, NodeRecord, Version
 from bursar.policy import Policy, ResourcePolicy
-from bursar.quotas.layout import Layout, read_account, read_name
+from bursar.quotas.layout import Layout, read_name, read_tenant
 from bursar.quotas.resource import QuotaDecider
 from bursar.resource.door import Resource
 from bursar.sim.drawing import write_resource
@@ -112,9 +112,11 @@ class FleetQuotaScenario(WindowedQuotaScenario):
         layout = Layout("llm")
         if tree.exists(layout.accounts) is None:
             return
-        for node in tree.children(layout.accounts):
-            data, _ = tree.get(f"{layout.accounts}/{node}")
-            self._check_account(read_name(node), read_account(data).limit, limits)
+        for shard in tree.children(layout.accounts):
+            for node in tree.children(f"{layout.accounts}/{shard}"):
+                data, _ = tree.get(f"{layout.accounts}/{shard}/{node}")
+                for window, record in read_tenant(data).windows.items():
+                    self._check_account(f"{read_name(node)}@{window}", record.limit, limits)
 
     def _read_limits(self) -> dict[str, int]:
         """Those of the terms in force."""

@@ -14,6 +14,9 @@ from bursar.sim.drawing import CHANCE, PLAIN, Ranges, Terms, draw_terms, read_re
 
 LIMITS = {"plain": 240, "acme": 200, "acme/search": 120}
 GUEST_LIMIT = 40
+OVERDRAFTS = {"acme": 30}
+"""Where the policy lets what was used be charged to one."""
+
 TEMPLATES = {"*": ("joe", "zoe"), "acme/*": ("acme/joe", "acme/zoe")}
 """Whom each template lets in here."""
 
@@ -31,14 +34,24 @@ STAYING = ("tenants", "templates", "max_tenants", "mode", "window", "shadow", "b
 """What the checks count on through a run."""
 
 
+NO_ANCHORS: Mapping[str, str] = {}
+
+
 class QuotaPolicies:
     """One for a run: what it drew at first, and changes of it. `fixed`: terms that a scenario needs."""
 
-    def __init__(self, draw: random.Random, fixed: Mapping[str, Any]) -> None:
+    def __init__(
+        self, draw: random.Random, fixed: Mapping[str, Any], anchors: Mapping[str, str] = NO_ANCHORS
+    ) -> None:
         self._draw = draw
         self.plain = draw.random() < PLAIN
         self._fixed = dict(fixed)
         tenants: dict[str, Terms] = {name: {"limit": limit} for name, limit in LIMITS.items()}
+        for name, anchor in anchors.items():
+            tenants[name]["from"] = anchor
+        if self._fixed.get("over") == "overdraft":
+            for name, overdraft in OVERDRAFTS.items():
+                tenants[name]["overdraft"] = overdraft
         template = None if self.plain or draw.random() > CHANCE else draw.choice(tuple(TEMPLATES))
         if template is not None:
             tenants[template] = {"limit": GUEST_LIMIT}

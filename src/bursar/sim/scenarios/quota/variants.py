@@ -4,15 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
+from datetime import date
 from functools import partial
 from typing import Any
 
-from bursar.errors import JournalError, SessionExpiredError, StoreError, UsageError
+from bursar.errors import CrashedError, JournalError, SessionExpiredError, StoreError, UsageError
 from bursar.fleet.following import FleetView
 from bursar.quotas import operations
 from bursar.quotas.layout import Layout
 from bursar.quotas.resource import QuotaDecider
-from bursar.quotas.windows import Window, is_over, window_of
+from bursar.quotas.windows import Kind, Window, is_over
 from bursar.resource import Issue
 from bursar.resource.door import Resource
 from bursar.sim.clock import WALL_START_NS
@@ -26,8 +27,8 @@ SIPPING = ("c", "d")
 LOSES = 0.3
 """How often a node that crashed has lost its disk (`LossyQuotaScenario`)."""
 
-HOUR_NS = 3600 * SECOND_NS
-WINDOW_NS = 3 * SECOND_NS
+WINDOW_S = 3
+WINDOW_NS = WINDOW_S * SECOND_NS
 REBUILD_NS = SECOND_NS
 WINDOWS_KEPT = 4
 """The present, the last, and two in which nobody asked for anything."""
@@ -78,6 +79,10 @@ class LossyQuotaScenario(QuotaScenario):
     """Nodes that lose their disk come back once they were fenced, with a new ledger. What the old one
     had is gone, and is handed out by nobody."""
 
+    def __init__(self) -> None:
+        super().__init__()
+        self._ledgers: dict[str, set[str]] = {}
+
     async def _boot(self, world: World) -> None:
         if world.incarnation > 1 and not self._calm and world.random.random() < LOSES:
             await world.journal("quota/llm").rewrite([])
@@ -86,8 +91,13 @@ class LossyQuotaScenario(QuotaScenario):
         except JournalError as error:
             if "quota fence" not in str(error):
                 raise
+            self.lost.update(self._ledgers.get(world.name, ()))
             await self._fence(world)
             await super()._boot(world)
+        identity = self._deciders[world.name].courier.book.identity
+        known = self._ledgers.setdefault(world.name, set())
+        self.lost |= known - {identity}  # a rebuilt store asks nobody to write the lost one off
+        known.add(identity)
 
     async def _fence(self, world: World) -> None:
         """As an operator: until the store has it."""
@@ -102,9 +112,11 @@ class LossyQuotaScenario(QuotaScenario):
                     await others[0].verb("fence", node=world.name)
                 else:
                     store, at_ns = world.store, world.clock.wall()
-                    await operations.fence(store, Layout("llm"), world.name, by="operator", at_ns=at_ns)
+                    layout = Layout("llm", world.fleet.store_name().epoch)
+                    await operations.fence(store, layout, world.name, by="operator", at_ns=at_ns)
                 return
-            except (StoreError, UsageError) as error:  # or its last life's session still counts as up
+            except (StoreError, UsageError, CrashedError) as error:
+                # Whoever was asked has just died, or this node's last life's session still counts as up.
                 expired = expired or isinstance(error, SessionExpiredError)
                 await world.clock.sleep(PAUSE_NS)
 
@@ -117,6 +129,14 @@ class LossyQuotaScenario(QuotaScenario):
         known = sum(book.ledger.account(account).endowment for book in self._books().values())
         highest = self.highest[account]
         require(known <= highest, f"the audit finds {known} of {account}'s {highest} units")
+
+
+class OwingQuotaScenario(QuotaScenario):
+    """What is used beyond a grant is charged to what is left, and then to overdrafts; holds expire soon where
+    nobody extends them."""
+
+    fixed: Mapping[str, Any] = {"over": "overdraft", "hold_expiry": "3s"}
+    briefly = 0.4
 
 
 class RebuiltQuotaScenario(QuotaScenario):
@@ -152,11 +172,33 @@ class RebuiltQuotaScenario(QuotaScenario):
         require(known <= highest, f"the audit finds {known} of {account}'s {highest} units")
 
 
-def short_window_of(window: Window, wall_ns: int, zone: str = "UTC") -> tuple[str, int | None]:
-    """As if each were an hour."""
-    number = (wall_ns - WALL_START_NS) // WINDOW_NS
-    name, _ = window_of("hour", WALL_START_NS + number * HOUR_NS)
-    return name, WALL_START_NS + (number + 1) * WINDOW_NS
+class WorstQuotaScenario(RebuiltQuotaScenario, LossyQuotaScenario, OwingQuotaScenario):
+    """All of it at once: disks are lost, and in the middle the store, while tenants run into debt."""
+
+    fixed = OwingQuotaScenario.fixed
+
+    def _operate(self, world: World, resource: Resource) -> None:
+        super()._operate(world, resource)
+        world.spawn(self._fence_lost(world), "fences")
+
+    async def _fence_lost(self, world: World) -> None:
+        """In a rebuilt store the others may enter a lost ledger after its node came back without it. (As the
+        operator does, but that ledger alone: its node's other one may just be down.)"""
+        store, layout = world.store, self._deciders[world.name].courier.layout
+        while True:
+            await world.clock.sleep(world.random.randrange(0, SECOND_NS))
+            for ledger in sorted(self.lost):
+                try:
+                    if await store.exists(layout.ledger(ledger)) is not None:
+                        await store.create(layout.fence(ledger))
+                except StoreError:
+                    continue  # it is fenced, or the store is away
+
+
+def short_window_of(kind: Kind, wall_ns: int, zone: str = "UTC", anchor: date | None = None) -> Window | None:
+    """Three seconds each."""
+    begin_s = wall_ns // WINDOW_NS * WINDOW_S
+    return Window(begin_s, begin_s + WINDOW_S)
 
 
 class ShortWindows(QuotaDecider):
@@ -173,14 +215,15 @@ class WindowedQuotaScenario(QuotaScenario):
     fixed: Mapping[str, Any] = {"window": "hour", "hold_expiry": "3s"}  # a window lasts while it is held of
     decider_class = ShortWindows
     job_ns = WINDOW_NS  # a key goes with its window
+    long_s = 3  # and a window is kept as long as anything is held of it
 
     def _unspent(self, account: str) -> int:
         return 0  # which accounts there are depends on whose clock is asked
 
     def _audit_account(self, account: str) -> None:
         now_ns = WALL_START_NS + self.sim.now_ns
-        present, _ = short_window_of("hour", now_ns)
-        oldest, _ = short_window_of("hour", now_ns - WINDOWS_KEPT * WINDOW_NS)
+        present = short_window_of("hour", now_ns)
+        oldest = (now_ns - WINDOWS_KEPT * WINDOW_NS) // SECOND_NS
         for name, decider in self._deciders.items():
             ledger, mints = decider.courier.book.ledger, decider.courier.mints
             over = [each for each in [*ledger.accounts, *mints] if is_over(each, oldest)]

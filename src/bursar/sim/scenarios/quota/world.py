@@ -11,18 +11,20 @@ from typing import Any
 
 from bursar.errors import Refused, StoreError, Unknown, UsageError
 from bursar.quotas import accounts
-from bursar.quotas.balances import Lot
+from bursar.quotas.balances import Hold, Lot
 from bursar.quotas.book import NodeBook
-from bursar.quotas.layout import Mints
+from bursar.quotas.layout import Layout, Mints, read_tenant
+from bursar.quotas.operations import ANY_NODE
+from bursar.quotas.overdrafts import overdraft_of
 from bursar.quotas.resource import QuotaDecider
 from bursar.quotas.rules import BURSAR, Rules
-from bursar.quotas.settling import read_id
+from bursar.quotas.settling import make_id, read_id
 from bursar.resource.door import Resource
 from bursar.resource.grants import Grant
 from bursar.sim.chance import draw_ns
 from bursar.sim.operators import look_often
 from bursar.sim.scenario import Boot, Scenario, require
-from bursar.sim.scenarios.quota.policies import GUEST_LIMIT, LIMITS, QuotaPolicies
+from bursar.sim.scenarios.quota.policies import GUEST_LIMIT, LIMITS, OVERDRAFTS, QuotaPolicies
 from bursar.sim.scenarios.quota.small import in_flight
 from bursar.sim.scenarios.quota.truth import Job, Truth
 from bursar.world import MILLISECOND_NS, SECOND_NS, World
@@ -30,6 +32,13 @@ from bursar.world import MILLISECOND_NS, SECOND_NS, World
 NODES = ("a", "b", "c", "d")
 AMOUNT_MAX = 9
 LARGE_MAX = 60
+BEYOND = 1.5
+FAR_BEYOND = 0.1
+"""So often what is settled is far more than what was acquired."""
+
+LONG_S = 3600
+"""Beyond the end of every run."""
+
 PAUSE_NS = 120 * MILLISECOND_NS
 IMPATIENT = 0.1
 TOPPING_UP = 0.3
@@ -50,11 +59,17 @@ class QuotaScenario(Scenario):
     fixed: Mapping[str, Any] = {}
     """Terms that the scenario needs as they are, whatever the seed draws."""
 
+    anchors: Mapping[str, str] = {}
+    """The days that tenants' windows are counted from."""
+
     policies: QuotaPolicies
     rules: Rules = RULES
     decider_class: type[QuotaDecider] = QuotaDecider
     job_ns = 10 * SECOND_NS
     large = 0.0
+    long_s = LONG_S
+    briefly = 0.7
+    """How many grants are used at once; the others are held for long, and used in parts."""
 
     def __init__(self) -> None:
         self.truth = Truth()
@@ -64,18 +79,24 @@ class QuotaScenario(Scenario):
         self.granted = 0
         self.replayed = 0
         self.settled_elsewhere = 0
+        self.unpaid = 0
+        self.heard = 0
         self.final: dict[str, str] = {}
         self._resources: dict[str, Resource] = {}
         self._deciders: dict[str, QuotaDecider] = {}
         self._jobs: list[Job] = []
+        self.lost: set[str] = set()
+        """Ledgers that were written off because their disk was lost."""
         self._left: list[tuple[str, int]] = []
+        self._open: list[tuple[str, int]] = []
         self._troubled_ns = 0
         self._calm = False
         self._gone: list[tuple[int, int]] = []
 
     def nodes(self) -> Mapping[str, Boot]:
-        self.policies = QuotaPolicies(self.sim.chance.stream("policy"), self.fixed)
+        self.policies = QuotaPolicies(self.sim.chance.stream("policy"), self.fixed, self.anchors)
         self.highest |= dict.fromkeys(self.policies.guests, GUEST_LIMIT)
+        self.highest |= {overdraft_of(tenant): OVERDRAFTS.get(tenant, 0) for tenant in LIMITS}
         return dict.fromkeys(NODES, self._boot)
 
     @property
@@ -92,6 +113,7 @@ class QuotaScenario(Scenario):
             world.spawn(self._live(world, resource, tenant), f"tenant.{tenant}")
         world.spawn(self._change_limits(world, resource), "operator")
         world.spawn(self._retry_jobs(world, resource), "jobs")
+        world.spawn(self._say_again(world, resource), "settles")
         self._operate(world, resource)
 
     def _operate(self, world: World, resource: Resource) -> None:
@@ -122,13 +144,38 @@ class QuotaScenario(Scenario):
                 return
             self.highest[tenant] = max(self.highest[tenant], limit) if not more else self.highest[tenant]
             self.highest[tenant] += max(0, more)
+            layout = self._deciders[world.name].courier.layout
+            before = self._read_mints(layout, tenant)
             try:
                 if more:
-                    await resource.verb("top_up", account=tenant, amount=more)
+                    said = await resource.verb("top_up", account=tenant, amount=more)
                 else:
-                    await resource.verb("set_limit", tenant=tenant, limit=limit)
+                    said = await resource.verb("set_limit", tenant=tenant, limit=limit)
+                self._check_heard(layout, said, before)
             except (StoreError, Refused, UsageError):
                 continue  # done or not: the account in the store knows
+
+    def _read_mints(self, layout: Layout, tenant: str) -> dict[str, Mints]:
+        """Of the tenant's windows, as the store has them at this moment."""
+        path = layout.tenant(tenant)
+        if self.sim.tree.exists(path) is None:
+            return {}
+        record = read_tenant(self.sim.tree.get(path)[0])
+        return {name: window.mints for name, window in record.windows.items()}
+
+    def _check_heard(self, layout: Layout, said: Mapping[str, Any], before: Mapping[str, Mints]) -> None:
+        """Whoever was told that a limit was changed was told of every node that has not carried it out."""
+        account = said["account"]
+        known = before.get(account.partition("@")[2], [])
+        if accounts.total(known) == said["limit"] or ANY_NODE in said["unheard"]:
+            return
+        for name, decider in self._deciders.items():
+            courier = decider.courier
+            if courier.layout.root == layout.root and courier.book.identity not in said["unheard"]:
+                mints = courier.mints.get(account)
+                heard = mints is None or len(mints) > len(known)
+                require(heard, f"{name} has not heard that {account} was changed, and nobody was told")
+                self.heard += heard
 
     async def _live(self, world: World, resource: Resource, tenant: str) -> None:
         while not self._calm:
@@ -152,8 +199,9 @@ class QuotaScenario(Scenario):
     ) -> Grant | None:
         waits = world.random.choice((0.0, 0.5))
         before = self._free("plain")
+        hold = self.long_s if world.random.random() < 0.1 else None
         try:
-            grant = await resource.acquire(tenant, amount, wait=waits, key=key)
+            grant = await resource.acquire(tenant, amount, wait=waits, key=key, hold=hold)
         except Refused:
             self._check_refusal(tenant, amount, before)
             self.refused += 1
@@ -166,6 +214,8 @@ class QuotaScenario(Scenario):
         self.granted += 1
         self.replayed += grant.replayed
         self._tell(grant)
+        if hold is not None and not grant.replayed:
+            self._note_extended(grant)
         return grant
 
     async def _use(self, world: World, resource: Resource, grant: Grant) -> None:
@@ -178,21 +228,94 @@ class QuotaScenario(Scenario):
         if chance < 0.1:
             return
         await world.clock.sleep(world.random.randrange(0, PAUSE_NS))
+        if chance > self.briefly and grant.id:
+            await self._use_long(world, grant)
         if chance < 0.3 and grant.id:
             self._left.append((grant.id, grant.amount))
             return
-        await self._settle(grant, world.random.randrange(0, grant.amount + 1))
+        await self._settle(grant, self._draw_used(world, grant.used or 0, grant.amount))
+
+    def _draw_used(self, world: World, least: int, amount: int) -> int:
+        """Mostly less than was acquired, now and then more, and sometimes far more."""
+        most = int(amount * BEYOND) + (LARGE_MAX if world.random.random() < FAR_BEYOND else 0)
+        return world.random.randrange(least, max(least, most) + 1)
+
+    async def _use_long(self, world: World, grant: Grant) -> None:
+        """In parts, which may be more than was acquired; some say that it takes longer."""
+        try:
+            if world.random.random() < 0.5:
+                await grant.extend(self.long_s)
+                self._note_extended(grant)
+            for _ in range(world.random.randrange(1, 4)):
+                await grant.spend(world.random.randrange(1, AMOUNT_MAX))
+                self._tell_more(grant.id, grant.amount)
+                await world.clock.sleep(world.random.randrange(0, PAUSE_NS))
+        except Refused:
+            self.refused += 1
+        except (UsageError, Unknown):
+            return  # it expired; or nobody knows yet
+
+    def _note_extended(self, grant: Grant) -> None:
+        if grant.id and self.long_s == LONG_S:
+            self.truth.extended[grant.id] = None
 
     async def _settle(self, grant: Grant, used: int) -> None:
         if grant.id:
             self.truth.lower(grant.id, used)
         elif not self.policies.shadow:
+            used = min(used, grant.amount)
             self.truth.add(_accounts_of_lot(grant), used - grant.amount)
-        grant.settle(used)
+        try:
+            grant.settle(used)
+        except UsageError:
+            pass  # more than was acquired, where the policy says no
         try:
             await grant.release()
-        except (UsageError, Unknown):
-            return  # it expired and was charged in full; or nobody knows yet
+        except UsageError:
+            return  # it expired and was charged in full
+        except Unknown:
+            self._open.append((grant.id, used))
+            return
+        except Refused:
+            self.unpaid += 1
+        self._note_settled(grant.id, used)
+
+    async def _say_again(self, world: World, resource: Resource) -> None:
+        """What was settled and not decided is said again, at any node, until it is: also after the calm."""
+        while True:
+            await world.clock.sleep(world.random.randrange(0, PAUSE_NS))
+            if not self._open:
+                continue
+            id, used = told = self._open[0]
+            try:
+                await resource.settle(id, used)
+            except (UsageError, Unknown) as error:
+                if told in self._open and (isinstance(error, UsageError) or len(self._open) > 1):
+                    self._open.remove(told)
+                    self._open += [told] if isinstance(error, Unknown) else []
+                continue
+            except Refused:
+                self.unpaid += 1
+            if told in self._open:
+                self._open.remove(told)
+            self._note_settled(id, used)
+
+    def _note_settled(self, id: str, used: int) -> None:
+        if id and not self.policies.shadow:
+            self.truth.settled[id] = used
+            self._tell_more(id, used)
+
+    def _tell_more(self, id: str, amount: int) -> None:
+        """So many were charged, as whoever asked was told; as far as it is known what was unpaid of them."""
+        hold = self._find_hold(id)
+        if hold is not None and not self.policies.shadow:
+            charged = amount if hold.used is None else min(amount, hold.used)
+            self.truth.grow(id, hold.parts(), charged)
+
+    def _find_hold(self, id: str) -> Hold | None:
+        ledger, number = read_id(id)
+        home = self._books().get(ledger)
+        return home.ledger.find_hold(number) if home is not None else None
 
     def _tell(self, grant: Grant) -> None:
         if self.policies.shadow:
@@ -200,12 +323,10 @@ class QuotaScenario(Scenario):
         if not grant.id:
             self.truth.add(_accounts_of_lot(grant), grant.amount)
             return
-        ledger, number = read_id(grant.id)
-        home = self._books().get(ledger)
-        hold = home.ledger.find_hold(number) if home is not None else None
+        hold = self._find_hold(grant.id)
         if hold is not None:
-            told = hold.amount if hold.used is None else hold.used
-            self.truth.tell(grant.id, hold.accounts, told)
+            told = hold.size if hold.used is None else hold.used
+            self.truth.tell(grant.id, hold.parts(), told)
 
     # -- jobs
 
@@ -232,15 +353,21 @@ class QuotaScenario(Scenario):
     async def _settle_left(self, world: World, resource: Resource) -> None:
         """What was granted at any node, perhaps in an earlier life, is settled from this one."""
         id, amount = self._left.pop(world.random.randrange(0, len(self._left)))
-        used = world.random.randrange(0, amount + 1)
+        used = self._draw_used(world, 0, amount)
         self.truth.lower(id, used)
         try:
             whose = await resource.whose(id)
             require(whose.startswith("acme") or whose in self.tenants, f"{id} is of {whose}")
             await resource.settle(id, used)
             self.settled_elsewhere += 1
-        except (UsageError, Unknown):
-            return  # it expired, or its node is away
+        except UsageError:
+            return  # it expired
+        except Unknown:
+            self._open.append((id, used))  # its node is away, or not everybody could be asked
+            return
+        except Refused:
+            self.unpaid += 1
+        self._note_settled(id, used)
 
     async def _do(self, world: World, resource: Resource, job: Job) -> None:
         """Some jobs fail, some are left by a client that died, and are retried."""
@@ -250,7 +377,7 @@ class QuotaScenario(Scenario):
         if self.policies.shadow:
             await grant.release()
             return
-        job.see(grant.id, grant.used)
+        job.see(grant.id, grant.used, self.lost)
         chance = world.random.random()
         if grant.closed or chance < 0.25:
             return
@@ -335,7 +462,22 @@ class QuotaScenario(Scenario):
             require(not book.stopped, f"{ledger}: {'; '.join(book.stopped.values())}")
         for account in self.tenants:
             self._audit_account(account)
+            if any(overdraft_of(account) in each.courier.mints for each in self._deciders.values()):
+                self._audit_account(overdraft_of(account))
         self._audit_keys()
+        for ledger, book in self._books().items():
+            self._audit_holds(ledger, book)
+
+    def _audit_holds(self, ledger: str, book: NodeBook) -> None:
+        """What clients counted is what is charged or unpaid, grant by grant, and so in the sum."""
+        unpaid: Counter[str] = Counter()
+        for hold in [*book.ledger.holds.values(), *book.ledger.closed.values()]:
+            self.truth.check_hold(make_id(ledger, hold.number), hold)
+            for account in hold.accounts:
+                unpaid[account] += hold.unpaid
+        for name, line in book.ledger.accounts.items():
+            known = unpaid[name]
+            require(known == line.unpaid, f"{line.unpaid} of {name} are unpaid, {known} by grants")
 
     def _audit_keys(self) -> None:
         """Of the holds of one key, in all ledgers, at most one is charged."""
