@@ -42,7 +42,10 @@ class Stage(Scenario):
     async def _boot(self, world: World) -> None:
         async def work(dispatch: Dispatch) -> bytes:
             self.begun.append(dispatch.id)
-            await world.clock.sleep(int(float(dispatch.payload or b"0") * SECOND_NS))
+            text = dispatch.payload.decode() or "0"
+            await world.clock.sleep(int(float(text.rstrip("!")) * SECOND_NS))
+            if text.endswith("!"):
+                raise ValueError("its payload says so")
             return b"done"
 
         tracker = InProcessTracker(work) if self._works else None

@@ -405,7 +405,7 @@ def always_refuses(self: Acquisitions, asked: Any) -> Refused:
 
 
 def forgets_records(self: Acquisitions, asked: Any) -> None:
-    self._instance.drop_claim(asked.task.id)
+    self._instance.admission.drop_claim(asked.task.id)
     self._forget(asked)
 
 

@@ -6,13 +6,17 @@ import os
 from collections.abc import Iterable, Sequence
 from typing import Any
 
+import msgspec
 import pytest
 
 from bursar.claims.book import ClaimBook, Draft, Floor, Plan, View
-from bursar.claims.courier import Instance, new_task
+from bursar.claims.cancels import Cancels
+from bursar.claims.courier import new_task
 from bursar.claims.layout import Layout
-from bursar.claims.model import Holding, Task
+from bursar.claims.model import Holding, State, Task, encode
+from bursar.claims.names import Names
 from bursar.claims.requirements import Mode, Requirement
+from bursar.claims.takeover import Takeover
 from bursar.sim.errors import RunFailedError
 from bursar.sim.scenarios import run_seed
 from bursar.sim.scenarios.claim import ClaimScenario
@@ -117,7 +121,37 @@ class ForgetsKeys(ClaimBook):
             operations.remove(Delete(self.layout.key(after.key)))
 
 
-FIRST: dict[type[ClaimBook], int] = {KeepsSharers: 20}
+class KeepsNamesOfWhatFailed(ClaimBook):
+    """Lets a task that failed wait with all that it held."""
+
+    def try_again(self, task: Task, *how: Any) -> Plan:
+        plan = super().try_again(task, *how)
+        plan.operations[:] = plan.operations[-1:]
+        plan.draft.changed.clear()
+        return plan
+
+
+class CountsNoFailures(ClaimBook):
+    """Tries a task that fails again for ever."""
+
+    def try_again(self, task: Task, version: int, *how: Any) -> Plan:
+        plan = super().try_again(task, version, *how)
+        assert plan.after is not None
+        plan.after = msgspec.structs.replace(plan.after, failures=task.failures)
+        plan.operations[-1] = Set(self.layout.task(task.id), encode(plan.after), version)
+        return plan
+
+
+class RetriesUnasked(ClaimBook):
+    """Writes that a task waits again, whatever became of it meanwhile."""
+
+    def try_again(self, task: Task, *how: Any) -> Plan:
+        plan = super().try_again(task, *how)
+        plan.operations[:] = unversioned(plan.operations[-1:])
+        return plan
+
+
+FIRST: dict[type[ClaimBook], int] = {KeepsSharers: 0}
 """Where to begin with a book that is slow to run while it is not caught."""
 
 
@@ -129,8 +163,11 @@ FIRST: dict[type[ClaimBook], int] = {KeepsSharers: 20}
         (NeverRaises, "guard"),
         (LeavesOneBehind, "has no record|still owned|which is"),
         (ForgetsFences, "phase fell"),
-        (MissesRemovals, "owned|phase fell|not owned|guard|not removed"),
+        (MissesRemovals, "owned|phase fell|not owned|guard|not removed|are used and"),
         (ForgetsKeys, "with the same key|never finished"),
+        (KeepsNamesOfWhatFailed, "which is pending"),
+        (CountsNoFailures, "not removed|never finished|failures|its work"),
+        (RetriesUnasked, "which is pending"),
     ],
 )
 def test_a_book_that_is_wrong_in_one_thing_is_caught(book: type[ClaimBook], says: str) -> None:
@@ -147,33 +184,70 @@ def test_a_book_that_is_wrong_in_one_thing_is_caught(book: type[ClaimBook], says
     pytest.fail(f"{book.__name__} was not caught in {CAUGHT_WITHIN} seeds")
 
 
-async def looks_at_nothing_kept(self: Instance, generation: int) -> None:
+async def looks_at_nothing_kept(self: Takeover, generation: int) -> None:
     """What a dead holder had stays as it was found."""
 
 
-async def trusts_its_floor(self: Instance, names: Iterable[str]) -> None:
-    """Whatever is read of a name, it was not removed meanwhile unless a transaction says so."""
-    wanted, generation = list(names), self.generation
-    if not self.book.is_floor_sure:
-        self.book.stand_on(await self.desk.read_floor())
-    views = await self.desk.read_names(wanted)
-    for name, view in views.items() if generation == self.generation else ():
-        self._see(name, view)
-    self._kick.set()
+async def leaves_the_request(self: Cancels, id: str) -> None:
+    """Whoever asked that a task be cancelled has asked for good."""
+    self._asked.pop(id, None)
+
+
+async def sweeps_nothing(self: Cancels) -> None:
+    """Whoever ends a task will have removed what was asked of it."""
 
 
 @pytest.mark.parametrize(
-    ("part", "mistake", "seeds"),
+    ("mistake", "seeds"), [({"end": leaves_the_request}, range(30)), ({"sweep": sweeps_nothing}, range(150))]
+)
+def test_a_request_to_cancel_that_outlives_its_task_is_caught(
+    mistake: dict[str, Any], seeds: Sequence[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name, wrong in mistake.items():
+        monkeypatch.setattr(Cancels, name, wrong)
+    with pytest.raises(RunFailedError, match="outlived their tasks"):
+        for seed in seeds:
+            run_seed("claim", seed, keep=50)
+
+
+def test_an_instance_that_tries_again_what_was_cancelled_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
+    def stops_only(self: Cancels) -> None:
+        for id in list(self._asked):
+            mine = self._book.mine.get(id)
+            if mine is not None and mine.task.state is State.RUNNING:
+                self.stop(id)
+
+    monkeypatch.setattr(Cancels, "look", stops_only)
+    monkeypatch.setattr(Cancels, "is_asked", lambda self, id: False)
+    with pytest.raises(RunFailedError, match="begun anew, and was cancelled long before"):
+        for seed in range(30):
+            run_seed("claim", seed, keep=50)
+
+
+async def trusts_its_floor(self: Names, names: Iterable[str]) -> None:
+    """Whatever is read of a name, it was not removed meanwhile unless a transaction says so."""
+    book, wanted, generation = self._book, list(names), self._member.generation
+    if not book.plans.is_floor_sure:
+        book.plans.stand_on(await self._reader.read_floor())
+    views = await self._reader.read_names(wanted)
+    for name, view in views.items() if generation == self._member.generation else ():
+        book.see(name, view)
+    self.follow_again(views)
+    book.changed.set()
+
+
+@pytest.mark.parametrize(
+    ("part", "method", "mistake", "seeds"),
     [
-        ("_look_at_kept", looks_at_nothing_kept, (132, *range(120, 150))),
-        ("_refresh", trusts_its_floor, (76, *range(60, 100))),
+        (Takeover, "_look_at_kept", looks_at_nothing_kept, (148, *range(120, 150))),
+        (Names, "refresh", trusts_its_floor, (171, *range(160, 180))),
     ],
 )
 def test_an_instance_that_misses_what_others_did_is_caught(
-    part: str, mistake: Any, seeds: Sequence[int], monkeypatch: pytest.MonkeyPatch
+    part: type, method: str, mistake: Any, seeds: Sequence[int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The first seed is the one that found it."""
-    monkeypatch.setattr(Instance, part, mistake)
+    monkeypatch.setattr(part, method, mistake)
     with pytest.raises(RunFailedError, match=r"still owned|never finished|not removed|still shared"):
         for seed in seeds:
             run_seed("claim", seed, keep=50)

@@ -49,8 +49,8 @@ async def hold(instance: Instance, *names: str) -> Task:
 
 async def sweep(instance: Instance) -> None:
     """Twice: what did not change from one to the next goes."""
-    await instance._sweep_names()
-    await instance._sweep_names()
+    await instance.sweeping.sweep_names()
+    await instance.sweeping.sweep_names()
 
 
 async def is_there(store: Store, name: str) -> bool:
@@ -73,9 +73,9 @@ async def test_unused_names_are_removed_and_used_ones_stay() -> None:
 async def test_a_name_that_changed_since_the_last_sweep_stays() -> None:
     async with two_instances() as (one, two):
         await one.release((await hold(one, "a:E")).id)
-        await one._sweep_names()
+        await one.sweeping.sweep_names()
         await two.release((await hold(two, "a:E")).id)
-        await one._sweep_names()
+        await one.sweeping.sweep_names()
         assert await is_there(one.world.store, "a")
 
 
@@ -96,16 +96,16 @@ async def test_a_version_seen_before_a_removal_is_not_taken_for_one_of_a_later_n
     async with two_instances() as (one, two):
         store, path = one.world.store, Layout("things").name("a")
         await one.release((await hold(one, "a:E")).id)
-        assert (one.book.views["a"].version, one.book.views["a"].holding.owner) == (1, "")
+        assert (one.book.plans.views["a"].version, one.book.plans.views["a"].holding.owner) == (1, "")
         stale = new_task(id="cstale", tenant="t", needs=parse(["a:E"]), submitted=0, is_claim=True)
-        plan = one.book.grant(stale, None, one.book.draft())
+        plan = one.book.plans.grant(stale, None, one.book.plans.draft())
         assert plan is not None
         await sweep(two)
         held = await hold(two, "a:E")
         await store.set(path, (await store.get(path))[0])
         assert (await store.get(path))[1].version == 1
         with pytest.raises(VersionError) as refused:
-            await store.transact(one.book.join([plan]))
+            await store.transact(one.book.plans.join([plan]))
         assert refused.value.position == 0
         waiting = asyncio.ensure_future(hold(one, "a:E"))
         await asyncio.sleep(0.1)
@@ -117,9 +117,9 @@ async def test_a_version_seen_before_a_removal_is_not_taken_for_one_of_a_later_n
 async def test_a_sharer_that_came_meanwhile_keeps_the_name() -> None:
     async with two_instances() as (one, two):
         await one.release((await hold(one, "a:S")).id)
-        idle = list((await one._find_idle()).values())
+        idle = list((await one.sweeping._find_idle()).values())
         held = await hold(two, "a:S")
-        operations, _ = one.book.remove(idle, await one.desk.read_floor())
+        operations, _ = one.book.plans.remove(idle, await one.reader.read_floor())
         with pytest.raises((VersionError, NotEmptyError)):
             await one.world.store.transact(operations)
         assert await two.release(held.id)
@@ -147,7 +147,7 @@ async def test_claims_go_on_while_names_are_swept() -> None:
             await asyncio.sleep(0)
         for worker in workers:
             await worker
-        assert done == 60 and two.counts["swept"] >= 1
+        assert done == 60 and two.book.counts["swept"] >= 1
 
 
 def test_the_floor_only_rises() -> None:
@@ -161,30 +161,41 @@ async def test_names_that_were_read_while_others_were_removed_are_read_again() -
     """What is read then is older than the removal; whoever waits for it would wait for ever."""
     async with two_instances() as (one, two):
         await hold(two, "a:E")
-        read, floors = one.desk.read_names, []
+        read, floors = one.reader.read_names, []
 
         async def read_late(names: object) -> object:
             views = await read(names)  # type: ignore[arg-type]
-            floors.append(one.book.floor)
+            floors.append(one.book.plans.floor)
             if len(floors) == 1:
                 await two.release((await hold(two, "gone:E")).id)
                 await sweep(two)
-                one.book.stand_on(await one.desk.read_floor())
+                one.book.plans.stand_on(await one.reader.read_floor())
             return views
 
-        one.desk.read_names = read_late  # type: ignore[method-assign, assignment]
-        await one._refresh(["a"])
-        assert len(floors) == 2 and floors[0] != floors[1] == one.book.floor
-        assert one.book.views["a"].holding.owner
+        one.reader.read_names = read_late  # type: ignore[method-assign, assignment]
+        await one.names.refresh(["a"])
+        assert len(floors) == 2 and floors[0] != floors[1] == one.book.plans.floor
+        assert one.book.plans.views["a"].holding.owner
 
 
-def test_every_task_that_was_over_long_ago_is_removed(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("bursar.claims.sweeping.KEPT_NS", SECOND_NS)
-
+def test_every_task_that_was_over_long_ago_is_removed() -> None:
     async def act(stage: Stage) -> None:
         verb = stage.resources["n1"].verb
         ids = [await verb("submit", tenant="x", names=f"n{number}:E") for number in range(60)]
         await stage.sleep(120)
         assert [id for id in ids if await verb("read", id=id) is not None] == []
+
+    play(act, works=True, history_ns=SECOND_NS)
+
+
+def test_no_more_tasks_are_remembered_than_there_is_room_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("bursar.claims.sweeping.HISTORY_MAX", 256)
+
+    async def act(stage: Stage) -> None:
+        verb = stage.resources["n1"].verb
+        for number in range(600):
+            await verb("submit", tenant="x", names=f"n{number}:E")
+        await stage.sleep(120)
+        assert 0 < len(await verb("history", most=1000)) <= 256
 
     play(act, works=True)

@@ -10,6 +10,7 @@ from typing import Any
 
 import msgspec
 import pytest
+from tests.claims.calls import call
 
 from bursar.claims.resource import open_resource
 from bursar.claims.statistics import ClaimStatistics
@@ -36,7 +37,7 @@ class Place:
 
     async def work(self, dispatch: Dispatch) -> bytes:
         await self.go.wait()
-        return await self.functions.work(dispatch) if self.functions.names else b"\xffdone"
+        return await call(self.functions, dispatch) if self.functions.names else b"\xffdone"
 
 
 @pytest.fixture(params=["here", "far"])
@@ -101,7 +102,7 @@ async def test_what_waits_is_explained_and_cancelled(place: Place) -> None:
         assert [task["id"] for task in await verb("holders", of="a")] == [held.id]
         assert await verb("cancel", id=id) == "cancelled"
         assert (await over(place.resource, id))["outcome"] == "cancelled"
-        with pytest.raises(Refused, match="runs already"):
+        with pytest.raises(Refused, match="held already"):
             await verb("cancel", id=held.id)
     async with asyncio.timeout(10):
         while await verb("holders", of="a"):
@@ -112,10 +113,14 @@ async def test_what_waits_is_explained_and_cancelled(place: Place) -> None:
 
 async def test_a_name_is_taken_by_force(place: Place) -> None:
     old = await place.resource.claim(["a:E"], "ops")
+    assert not await old.lost(wait=0.01)
+    losing = asyncio.ensure_future(old.lost(wait=20))
     assert await place.resource.verb("force_release", of="a") == [old.id]
+    assert await losing
     async with place.resource.claim(["a:E"], "x") as new:
         assert new.fence["a"] > old.fence["a"]
         await old.release()
+        assert not await old.lost()
         assert [task["id"] for task in await place.resource.verb("holders", of="a")] == [new.id]
 
 
@@ -158,7 +163,9 @@ async def test_functions_are_submitted_here_or_from_far(place: Place) -> None:
         arguments = {"vm": "vm-7"}
         id = await functions.submit(place.resource.verb, power_on, arguments, tenant="ops", key="k")
     else:
-        id = await place.bursar.submit(power_on, tenant="ops", vm="vm-7", key="k")
+        task = await place.bursar.submit(power_on, tenant="ops", vm="vm-7", key="k")
+        assert await task.result(wait=20) == "on"
+        id = task.id
     assert (await over(place.resource, id))["result"] == b'"on"'
     assert seen == [("vm-7", ["vm-7"], id)]
 

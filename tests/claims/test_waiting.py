@@ -72,7 +72,7 @@ async def test_a_task_does_not_wait_for_itself() -> None:
         two.instance.stop_taking()
         assert await two.instance.remove_holder("t1", requeue=True)
         await until(lambda: one.begun == ["t1"])
-        found = await one.instance.desk.read_task("t1")
+        found = await one.instance.reader.read_task("t1")
         assert found is not None and found[0].state is State.RUNNING and found[0].attempt == 2
 
 

@@ -11,20 +11,32 @@ while waiting for another, so nothing deadlocks and nothing stands idle in the h
     layout          where things are in the store (4.2)
     queue           who waits for what and who is next: the algorithm, pure (3.2, 6.2.1, 6.2.2)
     book            every transaction that changes who owns what, with the invariants (4.3)
-    desk, courier   an instance: carries transactions, looks after tasks, takes over (4.4, 6.2.3)
+    instance_book   what an instance looks after, and what makes that nobody waits for what is free
+    ages            how long a task has waited, without anybody's wall clock
     acquisitions    claims from a ticket to its answer: the same key once, nothing held by nobody
     settling        what the store has of a claim, where nobody here knows
     holding         claims that this process holds, and how each ends
-    ages            how long a task has waited, without anybody's wall clock
     tracker         how a task is done and how its end is learnt (4.1)
-    fences, guards  numbers that tell an old owner from a new one, and who checks them
-    verbs, app      tasks as users submit, read and cancel them; tasks as functions
+    fences          numbers that tell an old owner from a new one (`bursar.integrations.guards` checks them)
+    verbs           tasks as users submit, wait for and cancel them
+    records, seen   what the store has of tasks, for people; some of it for statistics
     resource        what the kind offers the front door
 
-An instance is one class in layers, each of which knows those before it: ground (what it knows, its
-session), waiting (names that tasks wait for), ending, claiming (tasks taken in and taken back), doing
-(with a tracker), granting, takeover (tasks that nobody looks after, and who looks after which), sweeping
-(what is no longer used). It holds the `acquisitions`.
+An instance (`courier`) puts its parts together; each holds those that it asks, and none is told of who
+asks it but through what it is given:
+
+    era, membership      the resource in its store; a session, and one generation for each
+    reader               reading the store, and what became of a transaction whose reply was lost
+    names, reservations  names that tasks wait for, followed; for whom they are reserved
+    admission            tasks on their way into the queue
+    granting, recording  grants, and claims that wait, on their way to the store
+    ending, end_batches  ends, and names taken by force
+    submission           tasks put in the queue and taken back
+    cancels              tasks that run, and that somebody asked to be cancelled
+    doing                granted tasks, with a tracker, until the store has their end (6.2.3)
+    looking, division    where to look for tasks that nobody looks after; which of them are whose
+    takeover             failover by state (4.4.3)
+    tending, sweeping    what is done now and then; what is no longer used
 
 **Why it is safe.** The store decides: see the invariants in `book`. An instance may be stale, slow,
 paused, cut off or dead; several may run; replies may be lost. Execution is at least once, its
@@ -48,6 +60,9 @@ completion is recorded once, and a deposed owner is refused wherever a guard sta
 - Tasks are divided among the instances by a hash; one that has nothing to do asks, and one that has
   more than it can begin gives it some. In the thesis each takes the first it finds: whoever starts
   first then has them all.
+- A task that fails may be tried again: one transaction gives its names back and lets its record wait, with
+  the time before which it is not to be begun. A request to cancel what runs is a node beside the tasks, so
+  that it outlives the worker, and whoever looks after the task next does not begin it.
 - Names that nobody uses are removed; the thesis keeps every resource that ever was.
 
 **The bound of waiting.** A task that has waited `aging` reserves its names; from then on nobody who

@@ -75,7 +75,7 @@ class Asked:
         return bool(self.tickets or self.late or self.may_be_recorded or self.may_be_granted)
 
     def is_for(self, task: Task) -> bool:
-        return (self.task.tenant, self.task.needs) == (task.tenant, task.needs)
+        return (self.task.tenant, self.task.wanted) == (task.tenant, task.original.wanted)
 
 
 class Acquisitions:
@@ -121,7 +121,7 @@ class Acquisitions:
         self._asked[asked.task.id] = asked
         if asked.task.key:
             self._keyed[asked.task.key] = asked
-        if asked.task.key or not self._instance.has_session:
+        if asked.task.key or not self._instance.member.has_session:
             self._settling.begin(asked)
         else:
             self._begin(asked)
@@ -149,7 +149,7 @@ class Acquisitions:
     def _explain(self, asked: Asked) -> Refused | Unknown:
         """Refused only if something was seen to stand in its way, by somebody whom the store trusts."""
         instance, id = self._instance, asked.task.id
-        why = instance.why_blocked(id) if id in instance.queue.entries else asked.why
+        why = instance.book.why_blocked(id) if id in instance.queue.entries else asked.why
         return Refused(why) if why and instance.is_trusted else Unknown(NOT_LEARNT)
 
     def _begin(self, asked: Asked) -> None:
@@ -158,7 +158,7 @@ class Acquisitions:
         self._answer_late(asked)
         if asked.tickets:
             asked.why = ""
-            self._instance.admit_claim(asked.task, patient=asked.is_patient)
+            self._instance.admission.admit_claim(asked.task, patient=asked.is_patient)
         else:
             self._forget(asked)
 
@@ -168,7 +168,7 @@ class Acquisitions:
             if asked.watch is not None:
                 asked.watch.close()
             return  # it ends by itself
-        if self._instance.drop_claim(asked.task.id):
+        if self._instance.admission.drop_claim(asked.task.id):
             asked.may_be_recorded = True
             self._settling.begin(asked)
         else:
@@ -221,7 +221,7 @@ class Acquisitions:
     def look_again(self, id: str) -> None:
         """What is known of it may be wrong: somebody else has its key, or the store did not answer."""
         asked = self._asked[id]
-        if self._instance.drop_claim(id):
+        if self._instance.admission.drop_claim(id):
             asked.may_be_recorded = True
         self._settling.begin(asked)
 
@@ -294,7 +294,7 @@ class Acquisitions:
         fence = self._instance.fences_of(held.task)
         for ticket in present:
             replayed = is_replayed or ticket is not present[0]
-            amount, id = len(held.task.needs), held.task.id
+            amount, id = len(held.task.wanted), held.task.id
             ticket.give(Granted(amount, id=id, fence=fence, replayed=replayed, data=held))
         for ticket in gone:
             ticket.give(Unknown(NOT_LEARNT))
@@ -302,6 +302,6 @@ class Acquisitions:
 
 
 def _say_in_use(ticket: Ticket, other: Task) -> UsageError:
-    names = ", ".join(f"{name}:{mode}" for name, mode in other.needs[:5])
+    names = ", ".join(other.wanted[:5])
     whose = names if other.tenant == ticket.tenant else "another tenant's claim"
     return UsageError(f"key {ticket.key!r} is in use for {whose}: give each claim a key of its own")

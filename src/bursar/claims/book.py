@@ -25,11 +25,13 @@ Invariants of the store, each kept by every transaction made here:
 5. *No leak.* A name's owner and sharers are tasks whose record says RUNNING or DONE: the transaction
    that ends a task removes all its ownership. (Figure 4-5 of the thesis deletes step by step; a
    crash in between leaves a name owned by nobody for ever.)
-6. *Forgetting forgets no fence.* Names that nobody uses are removed. The folder of the names keeps
+6. *Counts.* What lots have of a counted name and what tasks have are together as many as its node says
+   (see `lots`): a grant deletes lots, an end makes one, in the transaction that changes the record.
+7. *Forgetting forgets no fence.* Names that nobody uses are removed. The folder of the names keeps
    the *floor*, the highest phase of any name removed, at which a name begins that comes back; its
    version counts the removals, and every transaction on names checks it. So a version seen before
    a removal is never taken for the same number of a node that was created after it.
-7. *One claim a key.* The node of a key is created with the record of the claim that has it and removed
+8. *One claim a key.* The node of a key is created with the record of the claim that has it and removed
    with it. The claim's own id is never used again, so that whoever ends it late, by a record and a
    version that it once saw, cannot end the next claim of that key.
 """
@@ -42,12 +44,30 @@ from dataclasses import dataclass, field
 import msgspec
 
 from bursar.claims.layout import Layout
-from bursar.claims.model import Holding, Outcome, State, Task, encode, step
-from bursar.claims.requirements import Mode
+from bursar.claims.lots import LOTS_A_GRANT, LotBook, Purse
+from bursar.claims.model import Holding, Mark, Outcome, State, Task, encode, step
+from bursar.claims.requirements import Counts, Mode
 from bursar.errors import UsageError
-from bursar.world import TRANSACTION_MAX_BYTES, Check, CheckAbsent, Create, Delete, Operation, Set, Stat
+from bursar.world import (
+    NAME_MAX_BYTES,
+    TRANSACTION_MAX_BYTES,
+    Check,
+    CheckAbsent,
+    Create,
+    Delete,
+    Operation,
+    Set,
+    Stat,
+)
 
-LARGE_NEEDS = 100
+OPERATIONS_A_NAME = 3
+OPERATIONS_A_TASK = 7
+"""The most that a transaction has for each name of a task, and besides: its record, mark and key, the
+floor, a line for the audit."""
+
+OPERATIONS_A_COUNT = LOTS_A_GRANT + 1
+"""And for each counted name: the lots that a grant takes, and what is left of them."""
+
 OPERATION_BYTES = 100
 """What one operation takes beside its path and data, with some room for where in a store it is kept."""
 
@@ -103,6 +123,7 @@ class Draft:
         self._views = views
         self.floor = floor
         self.changed: dict[str, tuple[int, Holding]] = {}
+        self.purse = Purse()
 
     def see(self, name: str) -> tuple[int | None, Holding]:
         if name in self.changed:
@@ -115,13 +136,15 @@ class Draft:
 
 @dataclass(slots=True)
 class Plan:
-    """A transaction, or part of one, that is to change one task, and what is so if it succeeds."""
+    """A transaction, or part of one, that is to change one task, and what is so if it succeeds. `is_more`:
+    the task runs, and is given what `task` says besides."""
 
     task: Task
     version: int
     after: Task | None
     operations: list[Operation]
     draft: Draft
+    is_more: bool = False
 
     @property
     def id(self) -> str:
@@ -129,7 +152,7 @@ class Plan:
 
 
 class ClaimBook:
-    """Views of names, and the plans made from them."""
+    """Views of names, lots of what is counted, and the plans made from them."""
 
     def __init__(self, layout: Layout, me: str) -> None:
         self.layout = layout
@@ -137,6 +160,7 @@ class ClaimBook:
         self.views: dict[str, View] = {}
         self.floor = Floor(-1, 0)
         self.is_floor_sure = False
+        self.lots = LotBook(layout)
 
     # Submitting and taking
 
@@ -167,7 +191,7 @@ class ClaimBook:
 
     def mark(self, id: str) -> Operation:
         """Look after a task: fails while another instance does."""
-        return Create(self.layout.busy(id), self.me.encode(), ephemeral=True)
+        return Create(self.layout.busy(id), encode(Mark(self.me)), ephemeral=True)
 
     def take(self, id: str, *, offered: bool) -> list[Operation]:
         taking = [Check(self.layout.task(id)), self.mark(id)]
@@ -180,8 +204,13 @@ class ClaimBook:
 
     def join(self, plans: Sequence[Plan]) -> list[Operation]:
         """One transaction of plans that change names."""
-        checks = dict.fromkeys(self.check_floor(plan.draft) for plan in plans)
-        return [*checks, *(operation for plan in plans for operation in plan.operations)]
+        checks = dict.fromkeys(self.check_floor(plan.draft) for plan in plans if plan.task.names)
+        first = {id(plan.draft): plan for plan in reversed(plans)}
+        closing = [op for plan in first.values() for op in self._close_purse(plan)]
+        return [*checks, *(operation for plan in plans for operation in plan.operations), *closing]
+
+    def _close_purse(self, plan: Plan) -> list[Operation]:
+        return self.lots.close(plan.draft.purse, f"{plan.id}.{plan.task.attempt}g")
 
     def check_floor(self, draft: Draft) -> Operation:
         return Check(self.layout.names, draft.floor.version)
@@ -195,6 +224,7 @@ class ClaimBook:
 
     def confirm(self, draft: Draft, now_ns: int) -> None:
         """The store did it."""
+        self.lots.confirm(draft.purse)
         if draft.floor != self.floor:
             return
         for name, (version, holding) in draft.changed.items():
@@ -205,14 +235,22 @@ class ClaimBook:
     # Granting
 
     def grant(
-        self, task: Task, version: int | None, draft: Draft, heirs: Mapping[str, Heir] = NO_HEIRS
+        self,
+        task: Task,
+        version: int | None,
+        draft: Draft,
+        heirs: Mapping[str, Heir] = NO_HEIRS,
+        *,
+        begun: int = 0,
     ) -> Plan | None:
-        """Own all of its names. version None: the record is created by the same transaction. No plan
-        if one of the names has an owner, by what was seen. (Of sharers the transaction finds out.)
-        `heirs`: for whom each name is reserved from now on."""
-        if any(draft.see(name)[1].owner for name, _ in task.needs):
+        """Own all of its names, from the wall clock's `begun` on. version None: the record is created by
+        the same transaction. No plan if one of the names has an owner, by what was seen. (Of sharers the
+        transaction finds out.) `heirs`: for whom each name is reserved from now on."""
+        if any(draft.see(name)[1].owner for name, _ in task.needs) or not self._may_borrow(task, draft):
             return None
         operations: list[Operation] = []
+        self.lots.pay(operations, draft.purse, task)
+        borrowed = self._borrow(operations, task, draft)
         phases = []
         for name, mode in task.requirements:
             own = self._own if mode is Mode.EXCLUSIVE else self._share
@@ -223,6 +261,8 @@ class ClaimBook:
             attempt=task.attempt + 1,
             holder=self.me,
             phases=tuple(phases),
+            inherited_phases=borrowed,
+            begun=begun,
         )
         if version is None:
             if task.kept:
@@ -232,6 +272,82 @@ class ClaimBook:
         else:
             operations.append(Set(self.layout.task(task.id), encode(after), version))
         return Plan(task, -1 if version is None else version, after, operations, draft)
+
+    def _may_borrow(self, task: Task, draft: Draft) -> bool:
+        """By what was seen. What its parent shares, the transaction finds out."""
+        return all(
+            draft.see(name)[1].owner in ("", task.parent)
+            and (mode == Mode.SHARED or draft.see(name)[1].owner == task.parent)
+            for name, mode in task.inherited
+        )
+
+    def _borrow(self, operations: list[Operation], task: Task, draft: Draft) -> tuple[int, ...]:
+        """Use names of its parent's, which stays their owner and cannot end meanwhile. For each that is used
+        exclusively a new phase begins: those who had it before, its parent too, are refused by guards. All of
+        them are written: a parent that gives up its names, and keeps its record, checks their versions."""
+        phases = []
+        for name, mode in task.inherited:
+            version, holding = draft.see(name)
+            if mode == Mode.EXCLUSIVE:
+                holding = msgspec.structs.replace(holding, phase=holding.phase + 1)
+            elif not holding.owner:
+                operations.append(Check(self.layout.sharer(name, task.parent)))
+            self._write(operations, name, draft, version, holding)
+            phases.append(holding.phase)
+        if task.parent:
+            operations.append(Create(self.layout.subtask(task.parent, task.id)))
+        return tuple(phases)
+
+    def regain(self, task: Task, version: int) -> Plan | None:
+        """Its subtasks are over: what they used exclusively is its own again, in a new phase. No plan where
+        nothing changed."""
+        draft, operations, phases = self.draft(), list[Operation](), list[int]()
+        for (name, mode), phase in zip(task.needs, task.phases, strict=True):
+            at, holding = draft.see(name)
+            if mode == Mode.EXCLUSIVE and holding.phase != phase and holding.owner == task.id:
+                holding = msgspec.structs.replace(holding, phase=holding.phase + 1)
+                self._write(operations, name, draft, at, holding)
+                phase = holding.phase
+            phases.append(phase)
+        if not operations:
+            return None
+        after = msgspec.structs.replace(task, phases=tuple(phases))
+        operations.append(Set(self.layout.task(task.id), encode(after), version))
+        return Plan(task, version, after, operations, draft, is_more=True)
+
+    def grow(
+        self, task: Task, wanted: Task, version: int, draft: Draft, heirs: Mapping[str, Heir] = NO_HEIRS
+    ) -> Plan | None:
+        """Own what `wanted` needs besides, all of it or nothing. No plan as for `grant`."""
+        if any(draft.see(name)[1].owner for name, _ in wanted.needs):
+            return None
+        operations: list[Operation] = []
+        self.lots.pay(operations, draft.purse, wanted)
+        phases = dict(zip(task.needs, task.phases, strict=True))
+        for name, mode in wanted.requirements:
+            own = self._own if mode is Mode.EXCLUSIVE else self._share
+            phases[name, str(mode)] = own(operations, name, draft, task.id, heirs.get(name))
+        after = msgspec.structs.replace(
+            task,
+            state=step(task.state, "grown"),
+            needs=tuple(sorted(phases)),
+            phases=tuple(phases[need] for need in sorted(phases)),
+            counts=add_counts(task.counts, wanted.counts),
+            asks=(),
+            grown=(*task.grown, *wanted.needs),
+            grown_counts=add_counts(task.grown_counts, wanted.counts),
+        )
+        operations.append(Set(self.layout.task(task.id), encode(after), version))
+        return Plan(wanted, version, after, operations, draft, is_more=True)
+
+    def wanting(self, task: Task, needs: tuple[tuple[str, str], ...], counts: Counts) -> Task:
+        """What a task that runs needs besides, as a task of its own."""
+        return msgspec.structs.replace(task, needs=needs, counts=counts, phases=())
+
+    def ask(self, task: Task, version: int, names: tuple[tuple[str, str], ...]) -> tuple[Task, Operation]:
+        """Write down what a task that runs waits for: what is reserved for it then is no mistake."""
+        after = msgspec.structs.replace(task, asks=names)
+        return after, Set(self.layout.task(task.id), encode(after), version)
 
     def _own(
         self, operations: list[Operation], name: str, draft: Draft, id: str, heir: Heir | None = None
@@ -303,11 +419,35 @@ class ClaimBook:
             result=task.result or result,
             ended=ended,
         )
+        after = _shed(after)
         operations: list[Operation] = []
         draft = self.draft()
         if task.state is not State.PENDING:
             self._give_back(operations, task, draft, forced=False)
         self._close(operations, after, version)
+        return Plan(task, version, after, operations, draft)
+
+    def try_again(self, task: Task, version: int, failure: str, not_before: int) -> Plan:
+        """It failed: it gives everything back, what it was given while it ran too, and waits to be granted
+        again. The mark stays, so that whoever looks after it does so still. Whoever carries this out looks
+        for subtasks after it was made: one that begins later writes a name whose version is checked."""
+        after = msgspec.structs.replace(
+            task.original,
+            state=step(task.state, "failed"),
+            phases=(),
+            inherited_phases=(),
+            holder="",
+            failures=task.failures + 1,
+            failure=failure,
+            not_before=not_before,
+        )
+        operations: list[Operation] = []
+        draft = self.draft()
+        self._give_back(operations, task, draft, forced=False)
+        for name, mode in task.needs:
+            if mode == Mode.SHARED:
+                operations.append(Check(self.layout.name(name), draft.see(name)[0]))
+        operations.append(Set(self.layout.task(task.id), encode(after), version))
         return Plan(task, version, after, operations, draft)
 
     def complete(self, task: Task, version: int, outcome: Outcome, result: bytes = b"") -> Plan:
@@ -326,6 +466,7 @@ class ClaimBook:
         after = msgspec.structs.replace(
             task, state=step(done, "released"), outcome=outcome, ended=ended, phases=()
         )
+        after = _shed(after)
         operations: list[Operation] = []
         draft = self.draft()
         self._give_back(operations, task, draft, forced=True)
@@ -334,7 +475,9 @@ class ClaimBook:
 
     def requeue(self, task: Task, version: int) -> Plan:
         """The same, but the task waits to be granted again."""
-        after = msgspec.structs.replace(task, state=step(task.state, "requeued"), phases=(), holder="")
+        after = msgspec.structs.replace(
+            task.original, state=step(task.state, "requeued"), phases=(), holder="", inherited_phases=()
+        )
         operations: list[Operation] = []
         draft = self.draft()
         self._give_back(operations, task, draft, forced=True)
@@ -344,7 +487,7 @@ class ClaimBook:
     def inherit(self, task: Task, version: int, *, marked: bool) -> Plan:
         """A granted claim goes to this process as it is. The record changes, so that whoever had it
         before cannot end it any more."""
-        after = msgspec.structs.replace(task, holder=self.me, attempt=task.attempt + 1)
+        after = msgspec.structs.replace(task, holder=self.me, attempt=task.attempt + 1, asks=())
         operations: list[Operation] = [Set(self.layout.task(task.id), encode(after), version)]
         if marked:
             operations.append(Delete(self.layout.busy(task.id)))
@@ -364,11 +507,29 @@ class ClaimBook:
     def revive(self, task: Task, version: int) -> list[Operation]:
         """A task that was given up waits again. Its attempts are counted on, so that whoever did one of
         them, and slept, does not end a later one."""
-        after = msgspec.structs.replace(task, state=State.PENDING, outcome=None, ended=0, holder="")
+        after = msgspec.structs.replace(
+            task.original,
+            state=State.PENDING,
+            phases=(),
+            inherited_phases=(),
+            outcome=None,
+            ended=0,
+            holder="",
+            result=b"",
+            not_before=0,
+        )
         removal = Delete(self.layout.dead(task.id), version)
         return [removal, Create(self.layout.task(task.id), encode(after)), self.offer(task.id)]
 
     def _give_back(self, operations: list[Operation], task: Task, draft: Draft, *, forced: bool) -> None:
+        self.lots.give_back(operations, draft.purse, task, forced=forced)
+        if task.parent:
+            operations.append(Delete(self.layout.subtask(task.parent, task.id)))
+        for name, mode in task.inherited if forced else ():
+            version, holding = draft.see(name)
+            if mode == Mode.EXCLUSIVE:
+                raised = msgspec.structs.replace(holding, phase=holding.phase + 1)
+                self._write(operations, name, draft, version, raised)
         for name, mode in task.requirements:
             version, holding = draft.see(name)
             raised = msgspec.structs.replace(holding, phase=holding.phase + forced)
@@ -428,6 +589,19 @@ class ClaimBook:
         self.is_floor_sure = False
 
 
+def _shed(after: Task) -> Task:
+    """What is kept of a task that is over. What was to be done is only kept where it may be tried again."""
+    return after if after.outcome == "dead" else msgspec.structs.replace(after, payload=b"")
+
+
+def add_counts(*parts: Counts) -> Counts:
+    """All of them together."""
+    sums: dict[str, int] = {}
+    for name, units in (pair for part in parts for pair in part):
+        sums[name] = sums.get(name, 0) + units
+    return tuple(sorted(sums.items()))
+
+
 def read_revision(results: Sequence[str | Stat | None]) -> int:
     """The revision of a transaction that submitted a task and took it."""
     assert isinstance(results[-1], Stat), "its last operation is a Set"
@@ -439,13 +613,27 @@ def measure(operation: Operation) -> int:
     return len(operation.path) + (len(operation.data) if isinstance(operation, Create | Set) else 0)
 
 
-def check_size(task: Task, layout: Layout) -> None:
+def count_most(task: Task) -> int:
+    """The most operations that granting this task, or ending it, takes, whatever its names hold."""
+    names = sum(OPERATIONS_A_NAME - (mode is Mode.EXCLUSIVE) for _, mode in task.requirements)
+    names += bool(task.parent) + 2 * len(task.inherited)
+    return OPERATIONS_A_TASK + names + OPERATIONS_A_COUNT * len(task.counts)
+
+
+def check_size(task: Task, layout: Layout, operations_max: int) -> None:
     """Raises UsageError for a task whose names could never be granted in one transaction."""
-    if len(task.needs) < LARGE_NEEDS:
+    most = count_most(task)
+    if most > operations_max:
+        raise UsageError(
+            f"{len(task.needs)} names take up to {most} operations in one transaction, and the store takes "
+            f"{operations_max}: claim fewer at once, or what contains them"
+        )
+    if most * (NAME_MAX_BYTES + OPERATION_BYTES) < TRANSACTION_MAX_BYTES // 2:
         return
     book = ClaimBook(layout, "")
     book.views = {name: View() for name, _ in task.needs}
-    plan = book.grant(task, 0, book.draft())
+    plain = msgspec.structs.replace(task, counts=(), inherited=())
+    plan = book.grant(plain, 0, book.draft())
     assert plan is not None, "nobody owns anything"
     size = sum(measure(operation) + OPERATION_BYTES for operation in plan.operations)
     if size > TRANSACTION_MAX_BYTES:
@@ -457,4 +645,4 @@ def check_size(task: Task, layout: Layout) -> None:
 
 def names_of(plans: Sequence[Plan]) -> list[str]:
     """Every name of these plans, once, in order."""
-    return list(dict.fromkeys(name for plan in plans for name, _ in plan.task.needs))
+    return list(dict.fromkeys(name for plan in plans for name in plan.task.names))

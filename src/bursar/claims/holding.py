@@ -52,6 +52,12 @@ class Holdings:
         held = self._held[task.id] = Held(task)
         return held
 
+    def refresh(self, task: Task) -> None:
+        """The record as it is now: it may have grown, or what it asked for is known to nobody any more."""
+        held = self._held.get(task.id)
+        if held is not None and held.task.is_same_grant(task):
+            held.task = task
+
     def depose(self, id: str, attempt: int) -> None:
         """It was taken away by force."""
         held = self._held.get(id)
@@ -75,7 +81,7 @@ class Holdings:
             return
         if keep:
             del self._held[held.task.id]
-            self._instance.leave_held(held.task)
+            self._instance.admission.leave_held(held.task)
         else:
             self._end(held, self._remove)
 
@@ -94,11 +100,11 @@ class Holdings:
     async def _end_until_done(self, task: Task, how: Ending, done: asyncio.Future[None]) -> None:
         instance = self._instance
         while (error := await self._try(task, how)) is not None:
-            instance.problem = str(error)
+            instance.member.problem = str(error)
             if not done.done():
                 done.set_exception(error)
                 done.exception()  # whoever let go may not wait for it
-            if instance.is_stopping and not instance.has_session:
+            if instance.is_stopping and not instance.member.has_session:
                 break  # what stays goes as the policy says of dead holders
             await instance.world.clock.sleep(AGAIN_NS)
         if not done.done():

@@ -5,20 +5,26 @@
     names/SHARD/NAME/S            there while the name is in a shared phase
     names/SHARD/NAME/S/TASK       one sharer
     tasks/SHARD/TASK              a Task
-    busy/SHARD/TASK               ephemeral: the instance that looks after the task
+    tasks/SHARD/TASK/SUBTASK      a subtask of it that runs: until that is over, so is not its parent
+    busy/SHARD/TASK               ephemeral: a Mark, the instance that looks after the task, and how far it is
     released/SHARD/TASK           a Task that is over, kept for a while
     dead/SHARD/TASK               a Task that was given up, kept until somebody has it tried again
     keys/SHARD/KEY                the claim that has the key: there for as long as its record
     instances/INSTANCE            ephemeral: an instance that runs; INSTANCE+ if it has tasks done
+    counts/NAME                   a counted name: how many there are, and how many are still to go
+    counts/NAME/lots/LOT          so many of them, at an instance or at none (see `lots`); others are at tasks
+    counts/NAME/wants/WANT        ephemeral: an instance whose tasks wait for some
     offered/SHARD/TASK            a task that was submitted or left, for whoever has it done to take: what
                                   is new is found without listing what waits
+    cancels/TASK                  somebody asked that it be cancelled while it runs: there until it is over
+    durations                     how long tasks take that were done, by kind (see `durations`)
     asking                        an INSTANCE+ that has room and nothing to do
 
 The node of the resource itself holds an Era: the store cannot know that it was rebuilt, so the epoch comes
 from outside of it, and rises when the store is adopted.
 
-All but `instances` and `asking` are split into shards, so that no node has more children than one listing
-can carry.
+All but `instances`, `cancels` and `asking` are split into shards, so that no node has more children than one
+listing can carry.
 """
 
 from __future__ import annotations
@@ -55,9 +61,10 @@ def new_id(kind: str, random: Random) -> str:
     return f"{kind}{random.randrange(0, 2**63):016x}{random.randrange(0, 2**31):08x}"
 
 
-def task_id(key: str) -> str:
-    """An id made from the key that the user gave: the same key is the same task."""
-    return "k" + digest(key)
+def task_id(tenant: str, key: str) -> str:
+    """An id made from the key that the tenant gave: the same key is the same task. What another tenant
+    calls by the same key is another one."""
+    return "k" + digest(f"{len(tenant)}:{tenant}:{key}")
 
 
 def digest(key: str) -> str:
@@ -68,6 +75,16 @@ def digest(key: str) -> str:
 def divide(id: str, workers: Sequence[str]) -> str:
     """Which of them a task falls to. When a worker comes or goes, only what falls to it moves."""
     return max(workers, key=lambda worker: blake2b(f"{worker}/{id}".encode(), digest_size=8).digest())
+
+
+SCOPE = "\x1f"
+"""No name that can be claimed has it."""
+
+
+def scoped(name: str, parent: str) -> str:
+    """What the subtasks of one parent take in place of a name that it holds, so that they exclude each
+    other and nobody else."""
+    return f"{name}{SCOPE}{parent}"
 
 
 def is_claim_id(id: str) -> bool:
@@ -101,17 +118,20 @@ class Layout:
     released_shards = RELEASED_SHARDS
 
     def __init__(self, resource: str) -> None:
+        self.resource = resource
         self.root = f"/claims/{quote(resource, safe='')}"
         self.asking = f"{self.root}/asking"
+        self.cancels = f"{self.root}/cancels"
         self.instances = f"{self.root}/instances"
         self.names = f"{self.root}/names"
+        self.durations = f"{self.root}/durations"
 
     def folders(self) -> list[str]:
         """Everything that must exist before the first task, parents first."""
         kinds = ("tasks", "busy", "offered", "dead", "keys")
         parents = {"names": self.name_shards, "released": self.released_shards}
         parents |= dict.fromkeys(kinds, self.task_shards)
-        folders = [self.instances, self.asking, *(f"{self.root}/{kind}" for kind in parents)]
+        folders = [self.instances, self.asking, self.cancels, *(f"{self.root}/{kind}" for kind in parents)]
         return folders + [f"{self.root}/{kind}/{shard}" for kind in parents for shard in parents[kind]]
 
     def name(self, name: str) -> str:
@@ -129,6 +149,10 @@ class Layout:
     def task(self, task: str) -> str:
         return f"{self.task_folder(task)}/{task}"
 
+    def subtask(self, parent: str, id: str) -> str:
+        """There while the subtask runs: a record with nodes below it cannot be removed."""
+        return f"{self.task(parent)}/{id}"
+
     def offers(self, shard: str) -> str:
         return f"{self.root}/offered/{shard}"
 
@@ -138,6 +162,9 @@ class Layout:
     def busy(self, task: str) -> str:
         return f"{self.root}/busy/{shard_of(task, self.task_shards)}/{task}"
 
+    def cancel(self, task: str) -> str:
+        return f"{self.cancels}/{task}"
+
     def released(self, task: str) -> str:
         return f"{self.root}/released/{shard_of(task, self.released_shards)}/{task}"
 
@@ -146,6 +173,15 @@ class Layout:
 
     def key(self, digest: str) -> str:
         return f"{self.root}/keys/{shard_of(digest, self.task_shards)}/{digest}"
+
+    def count(self, name: str) -> str:
+        return f"{self.root}/counts/{name}"
+
+    def lots(self, name: str) -> str:
+        return f"{self.count(name)}/lots"
+
+    def wants(self, name: str) -> str:
+        return f"{self.count(name)}/wants"
 
     def instance(self, node: str) -> str:
         return f"{self.instances}/{node}"

@@ -22,11 +22,11 @@ from __future__ import annotations
 import heapq
 from bisect import bisect_left
 from collections.abc import Callable, Iterable
-from itertools import islice
+from itertools import chain, islice
 from operator import attrgetter
 
-from bursar.claims.places import PAGE, Entry, Key, Page, Place
-from bursar.claims.requirements import Mode, Requirements
+from bursar.claims.places import PAGE, Entry, Key, Marks, Page, Place, Tank, Waiter
+from bursar.claims.requirements import Counts, Mode, Requirements
 
 LOOK_AHEAD = 256
 """Of those who can be granted, how many are compared with each other."""
@@ -65,6 +65,19 @@ def conflict_order(queue: Queue, entry: Entry) -> Key:
     )
 
 
+def learned_order(queue: Queue, entry: Entry) -> Key:
+    """As `conflict_order`, where it is known how long tasks take: not how many others would have to wait for
+    it, but how long the work takes that would, name by name."""
+    return (
+        not entry.aged,
+        -entry.priority,
+        queue.turn(entry.tenant),
+        -sum(place.work_s if exclusive else place.exclusive_s for place, exclusive in entry.needs),
+        entry.submitted,
+        entry.id,
+    )
+
+
 class Queue:
     """See the module's docstring."""
 
@@ -78,10 +91,12 @@ class Queue:
         self._pages: dict[Page, None] = {}
         self._open: list[Page] = []
         self._taken: dict[str, Place] = {}
+        self._closed: dict[str, Place] = {}
         self._changes = 0
         self._touched: dict[str, None] = {}
         self._young: list[tuple[int, int, str]] = []
         self._reserved: dict[str, None] = {}
+        self.tanks: dict[str, Tank] = {}
 
     # Waiting
 
@@ -94,14 +109,23 @@ class Queue:
         priority: int = 0,
         submitted: int = 0,
         since: int | None = None,
+        counts: Counts = (),
+        seconds: float = 1.0,
     ) -> None:
-        """A task begins to wait. `submitted` orders tasks; `since` is when its wait began, for `age`."""
+        """A task begins to wait. `submitted` orders tasks; `since` is when its wait began, for `age`;
+        `seconds` is how long it is expected to take."""
         assert id not in self.entries, f"{id} waits already"
-        places = tuple((self._place(name), mode is Mode.EXCLUSIVE) for name, mode in needs)
+        names = tuple((self._place(name), mode is Mode.EXCLUSIVE) for name, mode in needs)
+        units = tuple((self._tank(name), number) for name, number in counts)
+        places = (*names, *((tank.step(number), False) for tank, number in units))
         since = submitted if since is None else since
-        entry = self.entries[id] = Entry(id, places, tenant, priority, submitted, since)
+        entry = self.entries[id] = Entry(id, places, tenant, priority, submitted, since, units=units)
+        entry.seconds = seconds
+        entry.weigh(1)
         heapq.heappush(self._young, (since, submitted, id))
         self._join_page(entry)
+        for tank, _ in units:
+            self._refill(tank)
         for place, _ in places:
             if place.reserved == id:
                 place.reserver = entry
@@ -112,8 +136,12 @@ class Queue:
         """It no longer waits: granted, cancelled, or somebody else's now."""
         entry = self.entries.pop(id)
         self._part_from_page(entry)
+        entry.weigh(-1)
         if entry.aged:
             self._unreserve(entry)
+        for tank, _ in entry.units:
+            if tank.aged.pop(id, None) is not None:
+                self._refill(tank)
         self._part_from_tenant(entry.tenant)
         self._changes += 1
         for place, _ in entry.needs:
@@ -152,8 +180,8 @@ class Queue:
     def _settle(self, page: Page) -> None:
         """Find out of those who were not looked at who waits where, and who is ready."""
         mask, page.unsettled = page.unsettled, 0
-        if mask.bit_count() >= len(self._taken):
-            mask = self._catch(page, mask, mask, self._taken.values())
+        if mask.bit_count() >= len(self._taken) + len(self._closed):
+            mask = self._catch(page, mask, mask, chain(self._taken.values(), self._closed.values()))
             page.ready |= mask
             return
         for entry in page.entries(mask):
@@ -169,6 +197,8 @@ class Queue:
             marks = place.marks.get(page)
             if marks is not None and (caught := mask & place.blocked(page, marks)):
                 marks.line |= caught
+                if place.tank is not None:
+                    page.short |= caught
                 self._touched[place.name] = None
                 mask ^= caught
                 if not mask & wanted:
@@ -182,22 +212,48 @@ class Queue:
         for page, marks in place.marks.items():
             blocked = place.blocked(page, marks)
             page.unsettled |= marks.line & ~blocked
+            if place.tank is not None:
+                page.short = (page.short & ~marks.line) | ((marks.line | page.ready) & blocked)
+            elif caught := page.short & blocked:
+                self._move_to_line(page, marks, caught)
             marks.line = (marks.line | page.ready) & blocked
             page.ready &= ~blocked
             waited_at |= marks.line
         if waited_at:
             self._touched[place.name] = None
+        taken = self._taken if place.tank is None else self._closed
         if place.is_taken():
-            self._taken[place.name] = place
+            taken[place.name] = place
         else:
-            self._taken.pop(place.name, None)
+            taken.pop(place.name, None)
             self._forget_if_idle(place)
+
+    def _move_to_line(self, page: Page, marks: Marks, caught: int) -> None:
+        """Who waits for units, and for a name now too, waits at the name: others may use the units."""
+        for entry in page.entries(caught):
+            for step, _ in entry.needs:
+                if step.tank is not None:
+                    step.marks[page].line &= ~entry.bit
+        page.short &= ~caught
+        marks.line |= caught
 
     def blocked_by(self, id: str) -> list[str]:
         """Every name that it waits for now, for people."""
         entry = self.entries[id]
         page, bit = entry.page, entry.bit
-        return [place.name for place, _ in entry.needs if place.blocked(page, place.marks[page]) & bit]
+        return [
+            place.name
+            for place, _ in entry.needs
+            if place.tank is None and place.blocked(page, place.marks[page]) & bit
+        ]
+
+    def short_of(self, id: str) -> list[tuple[Tank, int]]:
+        """Every counted name of which it cannot have as many as it needs now."""
+        entry = self.entries[id]
+        return [pair for pair in entry.units if self._is_short(entry, pair[0].step(pair[1]))]
+
+    def _is_short(self, entry: Entry, step: Place) -> bool:
+        return bool(step.blocked(entry.page, step.marks[entry.page]) & entry.bit)
 
     def place_in_line(self, id: str) -> int:
         """How many wait at the same name and come before it in line."""
@@ -253,8 +309,77 @@ class Queue:
         return place
 
     def _forget_if_idle(self, place: Place) -> None:
+        if place.tank is not None and not place.marks:
+            tank = place.tank
+            tank.steps = {units: step for units, step in tank.steps.items() if step is not place}
+            self._closed.pop(place.name, None)
         if not place.marks and not place.is_taken() and self.places.get(place.name) is place:
             del self.places[place.name]
+
+    # Counted names
+
+    def _tank(self, name: str) -> Tank:
+        tank = self.tanks.get(name)
+        if tank is None:
+            tank = self.tanks[name] = Tank(name)
+        return tank
+
+    def supply(self, name: str, free: int) -> None:
+        """So many units can be granted here now."""
+        tank = self._tank(name)
+        if tank.free != free:
+            tank.free = free
+            self._refill(tank)
+
+    def defer_to(self, name: str, elsewhere: Iterable[Waiter]) -> None:
+        """Those elsewhere who come before all here that asked later."""
+        tank, waiters = self._tank(name), tuple(elsewhere)
+        if tank.elsewhere != waiters:
+            tank.elsewhere = waiters
+            self._refill(tank)
+
+    def _refill(self, tank: Tank) -> None:
+        left, open_to = tank.share_out()
+        for units, step in list(tank.steps.items()):
+            closed, pages = units > left, open_to.get(units, {})
+            if (closed, pages) != (step.closed, step.open_to):
+                step.closed, step.open_to = closed, pages
+                self._change(step)
+
+    def put_first(self, id: str) -> None:
+        """Nothing was granted here for long: this one reserves units, as those who aged do."""
+        entry = self.entries[id]
+        for tank, _ in entry.units:
+            if id not in tank.aged:
+                tank.aged[id] = entry
+                self._refill(tank)
+
+    def find_short(self) -> dict[str, tuple[Entry, int]]:
+        """For each counted name, who is first of those that wait for nothing but units, and how many it
+        lacks; 0 for one of which it has enough, and lacks another."""
+        found: dict[str, tuple[Entry, int]] = {}
+        for tank in self.tanks.values():
+            first = min(self._find_firsts(tank), key=attrgetter("line_key"), default=None)
+            for each, units in first.units if first is not None else ():
+                assert first is not None
+                known = found.get(each.name)
+                if known is None or first.line_key < known[0].line_key:
+                    found[each.name] = first, max(0, units - each.free)
+        return found
+
+    def _find_firsts(self, tank: Tank) -> Iterable[Entry]:
+        """The first of each page and step that waits for nothing but units."""
+        for step in tank.steps.values():
+            for page, marks in step.marks.items():
+                first = marks.line & -marks.line
+                yield from page.entries(first if page.is_in_order else marks.line)
+
+    def count_wanted(self, name: str, most: int) -> int:
+        """Units that all who wait could use, up to `most`."""
+        wanted = 0
+        for units, step in self._tank(name).steps.items():
+            wanted += units * sum((marks.shared).bit_count() for marks in step.marks.values())
+        return min(wanted, most)
 
     # Aging
 
@@ -281,7 +406,11 @@ class Queue:
         entry.aged = True
         self._join_page(entry)
         for place, exclusive in entry.needs:
-            self.reserve(place.name, entry.id, entry.submitted, exclusive)
+            if place.tank is None:
+                self.reserve(place.name, entry.id, entry.submitted, exclusive)
+        for tank, _ in entry.units:
+            tank.aged[id] = entry
+            self._refill(tank)
 
     def reserve(self, name: str, id: str, since: int, exclusive: bool) -> bool:
         """Reserve a name for a task, unless an older one has it. True if it is reserved for it."""
@@ -321,7 +450,8 @@ class Queue:
 
     def _unreserve(self, entry: Entry) -> None:
         for place, _ in entry.needs:
-            self.unreserve(place.name, entry.id)
+            if place.tank is None:
+                self.unreserve(place.name, entry.id)
 
     def _reserve_next(self, place: Place) -> None:
         """For another one that aged and wants the name: the one that came first."""

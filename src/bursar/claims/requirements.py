@@ -1,9 +1,11 @@
-"""What a task needs: names, each shared or exclusive; paths, parts, and templates.
+"""What a task needs: names, each shared or exclusive; paths, parts, counts, and templates.
 
 "vm-7:E, host-1:S"                        two names; a name without :S or :E is exclusive
 "dc-1/host-1/vm-7:E"       (paths = true) the whole path is the name; dc-1 and dc-1/host-1 shared
 "vm-7#power:E"                            a part of vm-7: takes vm-7 shared, so that whoever takes
                                           the whole exclusively is kept away, and other parts not
+"gpu:4"                                   four of a counted name, of which the policy says how many
+                                          there are; never without a number, and no other name has one
 """
 
 from __future__ import annotations
@@ -20,6 +22,9 @@ REQUIREMENTS_MAX = 1_000
 """Names of one task, those taken for a path or a part counted: they go into one transaction."""
 
 
+NOTHING_COUNTED: Mapping[str, int] = {}
+
+
 class Mode(StrEnum):
     SHARED = "S"
     EXCLUSIVE = "E"
@@ -34,6 +39,16 @@ class Requirement(NamedTuple):
 
 
 Requirements = tuple[Requirement, ...]
+
+Counts = tuple[tuple[str, int], ...]
+"""Counted names, sorted, and how many of each."""
+
+
+class Needs(NamedTuple):
+    """All that one claim or task needs."""
+
+    names: Requirements
+    counts: Counts = ()
 
 
 def conflicts(one: Requirements, other: Requirements) -> bool:
@@ -59,6 +74,37 @@ def parse(texts: str | Iterable[str], *, paths: bool = False) -> Requirements:
     if not modes:
         raise UsageError('a claim needs at least one name, such as "vm-7:E"')
     return tuple(Requirement(name, modes[name]) for name in sorted(modes))
+
+
+def parse_needs(
+    texts: str | Iterable[str], *, paths: bool = False, counted: Mapping[str, int] = NOTHING_COUNTED
+) -> Needs:
+    """As `parse`, with the names that the policy counts. Raises UsageError."""
+    plain: list[str] = []
+    counts: dict[str, int] = {}
+    for text in _split(texts):
+        name, _, number = text.rpartition(":")
+        if name and number.isascii() and number.isdigit():
+            _check_counted(text, name, int(number), counted)
+            counts[name] = counts.get(name, 0) + int(number)
+        else:
+            plain.append(text)
+    names = parse(plain, paths=paths) if plain or not counts else ()
+    for name, _ in names:
+        if name in counted:
+            raise UsageError(f'{name!r} is counted ({counted[name]} in all): write how many, as "{name}:1"')
+    return Needs(names, tuple(sorted(counts.items())))
+
+
+def _check_counted(text: str, name: str, number: int, counted: Mapping[str, int]) -> None:
+    if name not in counted:
+        listed = ", ".join(counted) or "none"
+        raise UsageError(
+            f"requirement {text[:60]!r}: {name[:60]!r} is not counted (the policy counts {listed}): end it "
+            'with ":S" (shared) or ":E" (exclusive), or add it to the table "counted" of the policy'
+        )
+    if number < 1:
+        raise UsageError(f"requirement {text[:60]!r}: claim at least one")
 
 
 def _split(texts: str | Iterable[str]) -> Iterable[str]:

@@ -16,10 +16,13 @@ from bursar.claims.acquisitions import PATIENCE_NS
 from bursar.claims.book import check_size
 from bursar.claims.courier import Instance, new_task
 from bursar.claims.fences import SHADOW_FENCE
+from bursar.claims.holding import Held
 from bursar.claims.layout import digest, new_id
+from bursar.claims.lots import find_beyond
 from bursar.claims.model import State, check_priority
-from bursar.claims.queue import Order, conflict_order
-from bursar.claims.requirements import Requirements, parse
+from bursar.claims.queue import Order, conflict_order, learned_order
+from bursar.claims.requirements import Needs, parse_needs
+from bursar.claims.seen import Seen
 from bursar.claims.statistics import ClaimStatistics, count
 from bursar.claims.tracker import Tracker
 from bursar.claims.verbs import Tasks, offer
@@ -30,6 +33,7 @@ from bursar.resource import Decider, Explanation, Granted, Offers, Strangers, Ti
 from bursar.resource.door import Resource
 from bursar.world import SECOND_NS, World
 
+ORDERS: Mapping[str, Order] = {"conflicts": conflict_order, "learned": learned_order}
 FORGET_NS = 5 * SECOND_NS
 
 
@@ -59,7 +63,7 @@ class ClaimDecider(Decider):
         policy: ClaimPolicy,
         *,
         tracker: Tracker | None = None,
-        order: Order = conflict_order,
+        order: Order | None = None,
         **options: Any,
     ) -> None:
         self.name = name
@@ -73,11 +77,15 @@ class ClaimDecider(Decider):
             attempts_max=policy.attempts,
             weight_of=self._find_weight,
             tracker=tracker,
-            order=order,
+            order=order or ORDERS[policy.order],
+            counted=policy.counted,
+            paths=policy.paths,
             **options,
         )
+        self._remember(policy)
         self.strangers = Strangers(lambda tenant: self.forget(tenant))
         self.tasks = Tasks(self.instance, policy, self.strangers)
+        self._seen = Seen(self.instance, self.tasks.records)
         self.verbs = offer(self.tasks, world)
 
     async def start(self) -> None:
@@ -89,9 +97,15 @@ class ClaimDecider(Decider):
 
     async def reconfigure(self, policy: ClaimPolicy) -> None:
         check_change(self._policy, policy, LIVE["claim"])
-        self._policy = self.tasks.policy = policy
+        self._policy = policy
+        self.tasks.reconfigure(policy)
         self.strangers.part(policy.tenants)
-        self.instance.reconfigure(policy.dead_holder, policy.aging_ns, policy.attempts)
+        self.instance.reconfigure(policy.dead_holder, policy.aging_ns, policy.attempts, policy.counted)
+        self._remember(policy)
+
+    def _remember(self, policy: ClaimPolicy) -> None:
+        self.instance.sweeping.history_ns = policy.history_ns
+        self.instance.sweeping.dead_history_ns = policy.dead_history_ns
 
     def _find_weight(self, tenant: str) -> int:
         terms = self._policy.find(tenant)
@@ -116,7 +130,8 @@ class ClaimDecider(Decider):
 
     def decide(self, ticket: Ticket) -> None:
         try:
-            needs, priority = self._read(ticket), check_priority(ticket.priority)
+            needs, counts = self._read(ticket)
+            priority = check_priority(ticket.priority)
         except UsageError as error:
             ticket.give(error)
             return
@@ -124,20 +139,26 @@ class ClaimDecider(Decider):
             id=new_id("c", self._world.random),
             tenant=ticket.tenant,
             needs=needs,
+            counts=counts,
             priority=priority,
             submitted=self._world.clock.wall(),
             is_claim=True,
             key="" if ticket.key is None else digest(ticket.key),
         )
         try:
-            check_size(task, self.instance.layout)
+            check_size(task, self.instance.layout, self._world.store.operations_max)
         except UsageError as error:
             ticket.give(error)
             return
+        if why := find_beyond(task, self._policy.counted):
+            ticket.give(Refused(why, reason="amount"))
+            return
         self.instance.claims.ask(task, ticket)
 
-    def _read(self, ticket: Ticket) -> Requirements:
-        return parse(ticket.names or f"{self.name}:E", paths=self._policy.paths and bool(ticket.names))
+    def _read(self, ticket: Ticket) -> Needs:
+        if not ticket.names:
+            return parse_needs(f"{self.name}:E")
+        return parse_needs(ticket.names, paths=self._policy.paths, counted=self._policy.counted)
 
     def patience_ns(self, ticket: Ticket) -> int:
         return PATIENCE_NS
@@ -150,13 +171,19 @@ class ClaimDecider(Decider):
         not answer; it is tried on, until it does."""
         return self.instance.claims.holdings.finish(granted.data)
 
+    async def more(self, granted: Granted, names: tuple[str, ...], wait_ns: int) -> None:
+        needs = parse_needs(names, paths=self._policy.paths, counted=self._policy.counted)
+        held: Held = granted.data
+        after = await self.instance.asking.ask(held.task, needs, wait_ns)
+        granted.fence, granted.amount = self.instance.fences_of(after), len(after.wanted)
+
     def lose(self, granted: Granted) -> Awaitable[None] | None:
         """As the policy says of dead holders."""
         self.instance.claims.holdings.lose(granted.data, keep=self._policy.dead_holder in ("auto", "keep"))
         return None
 
     def shadow_fence(self, ticket: Ticket) -> Mapping[str, int]:
-        return dict.fromkeys((name for name, _ in self._read(ticket)), SHADOW_FENCE)
+        return dict.fromkeys((name for name, _ in self._read(ticket).names), SHADOW_FENCE)
 
     # -- telling
 
@@ -176,4 +203,5 @@ class ClaimDecider(Decider):
         )
 
     def statistics(self) -> ClaimStatistics:
-        return count(self.instance)
+        self._seen.look()
+        return count(self.instance, self._seen.rows)

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from bursar.claims.model import State, Task
+from bursar.claims.model import State, Task, decode_mark
 from bursar.errors import (
     FormatError,
     NodeMissingError,
@@ -38,15 +38,15 @@ class Settling:
     async def _settle(self, asked: Asked) -> None:
         instance = self._instance
         while asked.is_settling:
-            await instance.wait_for_session()
-            if not asked.is_of_concern or not instance.has_session:
+            await instance.member.wait_for_session()
+            if not asked.is_of_concern or not instance.member.has_session:
                 self._claims.dismiss(asked)
                 return
-            generation = instance.generation
+            generation = instance.member.generation
             try:
                 await self._look(asked, generation)
             except SessionExpiredError:
-                instance.expire(generation)
+                instance.member.expire(generation)
             except (StoreUnknownError, Unknown):
                 await instance.world.clock.sleep(RETRY_NS)
             except FormatError as error:
@@ -54,11 +54,11 @@ class Settling:
                 self._claims.fail(asked.task.id, Refused(str(error)))
 
     async def _look(self, asked: Asked, generation: int) -> None:
-        desk = self._instance.desk
-        await desk.repeat(self._instance.world.store.sync)
-        id = await desk.read_key(asked.task.key) if asked.task.key else asked.task.id
-        found = await desk.read_task(id) if id is not None else None
-        if generation != self._instance.generation:
+        reader = self._instance.reader
+        await reader.repeat(self._instance.world.store.sync)
+        id = await reader.read_key(asked.task.key) if asked.task.key else asked.task.id
+        found = await reader.read_task(id) if id is not None else None
+        if generation != self._instance.member.generation:
             return
         if found is None:
             self._claims.begin_anew(asked)
@@ -84,17 +84,17 @@ class Settling:
         look for such things take back.)"""
         instance = self._instance
         try:
-            mark, _ = await instance.world.store.get(instance.layout.busy(id))
+            mark, _ = await instance.world.store.get(path := instance.layout.busy(id))
         except NodeMissingError:
             return False
-        return mark == instance.me.encode()
+        return decode_mark(path, mark).instance == instance.me
 
     async def _await_change(self, asked: Asked, id: str) -> None:
         """Another process waits for it: go on when that is over."""
         instance = self._instance
         watch = asked.watch = await instance.world.store.watch(instance.layout.task(id))
         try:
-            found = await instance.desk.read_task(id)
+            found = await instance.reader.read_task(id)
             if found is not None and found[0].state is not State.RUNNING:
                 self._claims.refuse_impatient(asked, f"its key is in use: {id} waits in another process")
                 if asked.tickets:
@@ -107,7 +107,8 @@ class Settling:
         """It is granted: to this process, or to another from which it moves here."""
         instance, holdings = self._instance, self._claims.holdings
         held = holdings.find(task.id)
-        if held is not None and held.task == task:
+        if held is not None and held.task.is_same_grant(task):
+            held.task = task
             self._claims.give(asked, held, is_replayed=True)
             return
         is_own = asked.may_be_granted and task.holder == instance.me
@@ -118,5 +119,5 @@ class Settling:
         marked = await instance.world.store.exists(instance.layout.busy(task.id)) is not None
         asked.may_be_granted = True
         inherited = await instance.inherit(task, version, marked=marked)
-        if inherited is not None and generation == instance.generation:
+        if inherited is not None and generation == instance.member.generation:
             self._claims.give(asked, holdings.hold(inherited), is_replayed=asked.is_repeat)

@@ -128,3 +128,17 @@ def draw_scalability(out: Path, rows: Sequence[Row]) -> None:
         axes.set_ylim(bottom=0)
         axes.legend(frameon=False)
         _save(figure, out, f"claims-{number}")
+
+
+def draw_on_servers(out: Path, table: Sequence[Row]) -> None:
+    figure, axes = _axes("On three ZooKeeper servers (mean, 95 %)", "", "completion time, ratio")
+    for shift, design in ((-0.2, "bursar"), (0.2, "lock")):
+        axes.bar(
+            [place + shift for place in range(len(table))],
+            [line[design] for line in table],
+            yerr=[line[f"{design} +-"] for line in table],
+            width=0.4, capsize=3, color=COLOURS[design], label=LABELS[design],
+        )  # fmt: skip
+    axes.set_xticks(range(len(table)), [f"{line['work']}\n{line['size']}" for line in table])
+    axes.legend(frameon=False)
+    _save(figure, out, "claims-servers")

@@ -16,7 +16,6 @@ from pathlib import Path
 from bursar.claims.book import ClaimBook
 from bursar.claims.courier import Instance, new_task
 from bursar.claims.layout import Layout
-from bursar.claims.model import Task, decode_task
 from bursar.claims.queue import Order
 from bursar.claims.tracker import Dispatch, InProcessTracker, Progress, Report
 from bursar.errors import BursarError
@@ -24,6 +23,7 @@ from bursar.runtime.clock import BootClock
 from bursar.runtime.world import open_world
 from bursar.stores import open_store
 from bursar.world import SECOND_NS, Operation, Store
+from bursar_lab.experiments.claims.ends import Ends
 from bursar_lab.experiments.claims.workloads import Job
 from bursar_lab.zookeeper_server import ZookeeperServers
 
@@ -58,6 +58,12 @@ class OutsideTracker:
         left_ns = begun_ns + self._duration_ns - time.time_ns()
         return Report("ok") if left_ns <= 0 else Progress.RUNNING
 
+    async def cancel(self, dispatch: Dispatch, why: str) -> None:
+        """It goes on: nobody cancels in these experiments."""
+
+    async def note(self, id: str) -> str:
+        return ""
+
 
 async def run_live(
     jobs: Sequence[Job], servers: ZookeeperServers, order: Order, scale: float, name: str
@@ -80,7 +86,7 @@ async def run_live(
         await instance.submit(task)
 
     await asyncio.gather(*(release(number) for number in range(len(jobs))))
-    while instance.counts.get("completed", 0) < len(jobs):
+    while instance.book.counts.get("completed", 0) < len(jobs):
         await asyncio.sleep(0.01)
     elapsed = time.monotonic() - began
     await instance.stop()
@@ -103,19 +109,6 @@ async def submit_all(store: Store, jobs: Sequence[Job]) -> list[str]:
             operations += book.submit(task, take=False)
         await store.transact(operations)
     return ids
-
-
-async def read_ends(store: Store) -> dict[str, tuple[Task, int]]:
-    """Every task that is over, and how often its end was changed after it was recorded."""
-    layout = Layout(RESOURCE)
-    ended: dict[str, tuple[Task, int]] = {}
-    for shard in Layout.released_shards:
-        folder = f"{layout.root}/released/{shard}"
-        ids = await store.children(folder)
-        found = await asyncio.gather(*(store.get(f"{folder}/{id}") for id in ids))
-        for id, (data, stat) in zip(ids, found, strict=True):
-            ended[id] = decode_task(id, data), stat.version
-    return ended
 
 
 async def count_left(store: Store) -> int:
@@ -172,40 +165,40 @@ async def run_workers(
         await world.close()
         await submit_all(store, jobs)
         began = time.monotonic()
+        ends = Ends(store, RESOURCE)
         workers = Workers(url, Path(directory), instances, duration, running_max)
         try:
-            crashes = await _wait_until_done(store, len(jobs), workers, instances, crash_rate, began)
+            crashes = await _wait_until_done(ends, len(jobs), workers, instances, crash_rate, began)
             elapsed = time.monotonic() - began
-            ends, left = await read_ends(store), await count_left(store)
+            left = await count_left(store)
+            await ends.read_all()
         finally:
             workers.stop()
             await store.close()
-    wrong = [id for id, (task, _) in ends.items() if task.outcome != "ok"]
-    if wrong or left or len(ends) != len(jobs):
+    found = ends.tasks
+    wrong = [id for id, task in found.items() if task.outcome != "ok"]
+    if wrong or left or len(found) != len(jobs):
         raise BursarError(
-            f"{len(ends)} of {len(jobs)} tasks have an end, {len(wrong)} of them not ok; {left} are left"
+            f"{len(found)} of {len(jobs)} tasks have an end, {len(wrong)} of them not ok; {left} are left"
         )
     return {
         "seconds": elapsed,
         "crashes": crashes,
-        "completed": len(ends),
-        "attempts": sum(task.attempt for task, _ in ends.values()),
-        "recorded_twice": sum(changes > 0 for _, changes in ends.values()),
+        "completed": len(found),
+        "attempts": sum(task.attempt for task in found.values()),
+        "recorded_twice": len(ends.changed),
     }
 
 
 async def _wait_until_done(
-    store: Store, tasks: int, workers: Workers, instances: int, crash_rate: float, began: float
+    ends: Ends, tasks: int, workers: Workers, instances: int, crash_rate: float, began: float
 ) -> int:
-    layout = Layout(RESOURCE)
     crashes = 0
     while True:
         if crash_rate and time.monotonic() - began >= (crashes + 1) / crash_rate:
             workers.kill(crashes % instances)
             crashes += 1
-        folders = [f"{layout.root}/released/{shard}" for shard in Layout.released_shards]
-        stats = await asyncio.gather(*(store.exists(folder) for folder in folders))
-        if sum(stat.children for stat in stats if stat is not None) >= tasks:
+        if await ends.count() >= tasks:
             return crashes
         if time.monotonic() - began > PATIENCE_S:
             raise BursarError(f"the tasks were not done within {PATIENCE_S} s")

@@ -22,7 +22,7 @@ Findings = dict[str, Any]
 INSTANCES = 3
 TASKS = 5000
 RATES = (0.0, 0.05, 0.08, 0.1, 0.2, 0.4, 0.6, 0.8, 1.0)
-REPEATS = 1
+REPEATS = 5
 FAULT_FREE_MIN_S = 60.0
 AVAILABILITY_TASK_S = 1.0
 RUNNING_MAX = 27
@@ -85,7 +85,7 @@ COMBINATIONS = ((100, 1), (100, 10), (100, 100), (1000, 1), (1000, 10), (10_000,
 """(tasks, resources) of section 5.5.1."""
 
 FACTORS = ("servers", "instances", "tasks", "resources")
-SCALABILITY_REPEATS = 1
+SCALABILITY_REPEATS = 5
 SCALABILITY_TASK_S = 0.1
 
 

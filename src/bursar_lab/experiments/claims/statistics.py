@@ -55,5 +55,12 @@ def fit_line(x: Sequence[float], y: Sequence[float]) -> dict[str, float]:
     }
 
 
+def half_width(values: Sequence[float]) -> float:
+    """Half of the 95 % confidence interval of the mean, by Student's t."""
+    from scipy.stats import sem, t
+
+    return float(t.ppf(0.975, len(values) - 1) * sem(values))
+
+
 def _number(value: Any) -> float | None:
     return None if value != value else float(value)

@@ -1,6 +1,6 @@
 """One instance as a process:
 
-    python -m bursar_lab.experiments.claims.worker NAME URL DIRECTORY SECONDS MAX
+python -m bursar_lab.experiments.claims.worker NAME URL DIRECTORY SECONDS MAX
 """
 
 from __future__ import annotations

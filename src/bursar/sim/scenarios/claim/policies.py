@@ -16,9 +16,15 @@ PATHS = ("a", "a/x", "a/x/y", "b")
 INSTANCES = ("i1", "i2", "i3")
 ANYBODY = "anybody"
 TENANTS = (*INSTANCES, ANYBODY)
-RANGES: Ranges = {"max_tenants": (len(TENANTS), 50), "aging": ("2s", "4s"), "attempts": (1, 5)}
+COUNTED = ({"gpu": 3}, {"gpu": 5})
+RANGES: Ranges = {
+    "max_tenants": (len(TENANTS), 50),
+    "aging": ("2s", "4s"),
+    "attempts": (1, 5),
+    "counted": COUNTED,
+}
 WEIGHTS = (1, 2, 5)
-STAYING = ("shadow", "dead_holder", "paths", "attempts")
+STAYING = ("shadow", "dead_holder", "paths", "attempts", "counted", "order")
 
 
 class ClaimPolicies:

@@ -4,25 +4,29 @@ nodes that crash, pause and lose their sessions."""
 
 from __future__ import annotations
 
+import asyncio
 import random
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 
 from bursar.claims.book import ClaimBook
 from bursar.claims.fences import Guard, StaleFence, read_phase
-from bursar.claims.layout import Layout
+from bursar.claims.layout import Layout, task_id
+from bursar.claims.lots import Lot, read_count, read_lot
 from bursar.claims.model import Holding, State, Task, decode_era, decode_holding, decode_task
 from bursar.claims.requirements import Mode, Requirement, Requirements, parse
 from bursar.claims.resource import open_resource
 from bursar.claims.tracker import Dispatch, InProcessTracker
 from bursar.errors import NodeMissingError, Refused, StoreError, Unknown
 from bursar.resource.door import Resource
+from bursar.resource.grants import Grant
 from bursar.sim.chance import draw_ns
 from bursar.sim.faults import Faults
 from bursar.sim.loop import sleep_until
 from bursar.sim.operators import look_often
 from bursar.sim.scenario import Boot, Scenario, require
 from bursar.sim.scenarios.claim.policies import ANYBODY, INSTANCES, RESOURCE, TENANTS, ClaimPolicies
+from bursar.sim.scenarios.claim.tries import LATE, Tries
 from bursar.stores.tree import Tree
 from bursar.world import MILLISECOND_NS, SECOND_NS, World
 
@@ -47,6 +51,7 @@ BY_HAND_NS = 12 * SECOND_NS
 """An operator does something once in so long at each node; and so long after the faults, whatever is still
 held in the name of the dead is released by hand."""
 
+LATE_NS = 2 * SECOND_NS
 LEAVE_NS = 8 * SECOND_NS
 CHANGE_NS = 2 * SECOND_NS
 OUTAGE_NS = 600 * MILLISECOND_NS
@@ -78,13 +83,14 @@ class ClaimScenario(Scenario):
     session_timeout_ns = SECOND_NS
     book: type[ClaimBook] = ClaimBook
     policies: ClaimPolicies
+    tries: Tries
 
     def __init__(self) -> None:
         self.submitted: dict[str, None] = {}
         self.executed: dict[str, int] = {}
         self.guards: defaultdict[str, Guard] = defaultdict(Guard)
         self.granted: dict[Grantee, int] = {}
-        self.writers: defaultdict[str, dict[Grantee, Mode]] = defaultdict(dict)
+        self.writers: defaultdict[str, dict[Grantee, tuple[Mode, int]]] = defaultdict(dict)
         self.refused_writes = 0
         self.resources: dict[str, Resource] = {}
         self._layout = SmallLayout(RESOURCE)
@@ -92,6 +98,7 @@ class ClaimScenario(Scenario):
         self._phases: dict[str, int] = {}
         self._keys: dict[str, str] = {}
         self._wrong: str | None = None
+        self._units: dict[tuple[str, int, int], dict[str, int]] = {}
 
     def faults(self) -> Faults:
         return Faults(
@@ -107,6 +114,7 @@ class ClaimScenario(Scenario):
 
     def nodes(self) -> Mapping[str, Boot]:
         self.policies = ClaimPolicies(self.sim.chance.stream("policy"))
+        self.tries = Tries(self.policies.first.attempts, self.duration_ns)
         if self.policies.by_hand:  # what waited for the dead begins only then
             self.settle_ns += BY_HAND_NS
         return dict.fromkeys(INSTANCES, self._boot)
@@ -146,9 +154,19 @@ class ClaimScenario(Scenario):
         for number in range(TASKS_PER_LIFE):
             await world.clock.sleep(world.random.randrange(0, PAUSE_MAX_NS))
             key = f"{world.name}-{world.incarnation}-{number}"
-            names = _write(self._choose(world))
+            names = [*_write(self._choose(world)), *self._count(world)]
             priority = 1 if world.random.random() < URGENT else 0
-            submit = resource.verb("submit", tenant=world.name, names=names, key=key, priority=priority)
+            fate = self.tries.draw(world.random)
+            submit = resource.verb(
+                "submit",
+                tenant=world.name,
+                names=names,
+                key=key,
+                priority=priority,
+                retries=fate.retries,
+                backoff=fate.backoff_s,
+            )
+            self.tries.submitted(task_id(world.name, key), fate)
             try:
                 id = await submit
             except Unknown:
@@ -168,19 +186,47 @@ class ClaimScenario(Scenario):
                     ("read", {"id": id}),
                     ("why", {"id": id}),
                     ("wait_for", {"id": id, "timeout": 0.2}),
-                    ("cancel", {"id": id}),
+                    ("cancel", {"id": id, "wait": 0.2}),
+                    ("cancel", {"id": ids[-1], "wait": 0.0}),
+                    ("cancel", {"id": ids[-1], "wait": 0.5}),
+                    ("history", {"most": 10}),
+                    ("wait_for_some", {"ids": ids[-LATEST:], "count": 1, "timeout": 0.2}),
                     ("holders", {"of": name}),
                     ("force_release", {"of": name}),
                 )
             )
             try:
-                await resource.verb(verb, **arguments)
+                if verb == "cancel":
+                    self.tries.asked(str(arguments["id"]), self.sim.now_ns)
+                answer = await resource.verb(verb, **arguments)
             except (Refused, Unknown, StoreError):
                 continue
+            if verb == "cancel" and answer == "asked":
+                self.tries.heard(str(arguments["id"]))
 
     def healed(self) -> None:
+        self.sim.spawn(self._cancel_late(), "late")
         if self.policies.by_hand:
             self.sim.spawn(self._release_by_hand(), "by_hand")
+
+    async def _cancel_late(self) -> None:
+        """One that fails again and again, while it runs, by another node than took it in."""
+        await sleep_until(self.sim.loop, self.sim.now_ns + LATE_NS)
+        while not all(name in self.resources for name in INSTANCES):
+            await sleep_until(self.sim.loop, self.sim.now_ns + LATE_NS // 100)
+        one, other = (self.resources[name] for name in INSTANCES[:2])
+        terms = {"retries": LATE.retries, "backoff": LATE.backoff_s}
+        self.tries.submitted(task_id(INSTANCES[0], "late"), LATE)
+        try:
+            id = await one.verb("submit", tenant=INSTANCES[0], names="late:E", key="late", **terms)
+            self.submitted[id] = None
+            while id not in self.executed:
+                await sleep_until(self.sim.loop, self.sim.now_ns + LATE_NS // 100)
+            self.tries.asked(id, self.sim.now_ns)
+            await other.verb("cancel", id=id, wait=0.0)
+            self.tries.heard(id)
+        except (Refused, Unknown, StoreError):
+            return
 
     async def _release_by_hand(self) -> None:
         """What was held in the name of the dead, and whatever else is held meanwhile."""
@@ -194,6 +240,12 @@ class ClaimScenario(Scenario):
         chosen = names[: world.random.randrange(1, 4)]
         modes = (Mode.SHARED, Mode.EXCLUSIVE)
         return self._parse([f"{name}:{world.random.choice(modes)}" for name in chosen])
+
+    def _count(self, world: World) -> list[str]:
+        """So many of each counted name, often none."""
+        counted = self.policies.first.counted
+        drawn = {name: world.random.randrange(0, 2 * most) for name, most in counted.items()}
+        return [f"{name}:{units}" for name, units in drawn.items() if 0 < units <= counted[name]]
 
     def _parse(self, texts: Sequence[str]) -> Requirements:
         return parse(texts, paths=self.policies.first.paths)
@@ -213,20 +265,40 @@ class ClaimScenario(Scenario):
         needs = self._choose(world) if key is None else self._parse(keyed)
         tenant = world.name if key is None else ANYBODY
         wait, priority = world.random.choice(WAITS), 1 if world.random.random() < URGENT else 0
-        acquiring = resource.claim(_write(needs), tenant, wait=wait, key=key, priority=priority)
+        texts = [*_write(needs), *(self._count(world) if key is None else ())]
+        acquiring = resource.claim(texts, tenant, wait=wait, key=key, priority=priority)
         if key is None and world.random.random() < WHOLE:
             needs, acquiring = (Requirement(RESOURCE, Mode.EXCLUSIVE),), resource.acquire(tenant, wait=wait)
         try:
             async with acquiring as grant:
                 await self._write(world, grant.id, needs, grant.fence)
+                await self._use(world, grant)
         except (Refused, Unknown):
             return
 
+    async def _use(self, world: World, grant: Grant) -> None:
+        """What else somebody does who holds something."""
+
+    async def _do_part(self, world: World, dispatch: Dispatch) -> None:
+        """As a part of another task, with names of its parent's."""
+
+    async def _do_more(self, world: World, dispatch: Dispatch) -> None:
+        """What else a task does."""
+
     async def _work(self, world: World, dispatch: Dispatch) -> bytes:
+        self._wrong = self._wrong or self.tries.begin(dispatch, self.sim.now_ns)
         self.executed[dispatch.id] = self.executed.get(dispatch.id, 0) + 1
         task = self._read_record(dispatch.id)
-        if task is not None and task.attempt == dispatch.attempt:
-            await self._write(world, task.id, task.requirements, dispatch.fences)
+        try:
+            if task is not None and task.parent:
+                await self._do_part(world, dispatch)
+            elif task is not None and task.attempt == dispatch.attempt:
+                await self._write(world, task.id, task.requirements, dispatch.fences)
+                await self._do_more(world, dispatch)
+        except asyncio.CancelledError:
+            self.tries.stop(dispatch)
+            raise
+        self.tries.end(dispatch)
         return b"done"
 
     async def _write(self, world: World, id: str, needs: Requirements, fences: Mapping[str, int]) -> None:
@@ -240,18 +312,20 @@ class ClaimScenario(Scenario):
                 except StaleFence:
                     self.refused_writes += 1
                     return
-                self._note_write(name, mode, (id, phases))
+                self._note_write(name, mode, (id, phases), fences[name])
 
     def _epoch(self) -> int:
         data, _ = self.tree.get(self._layout.root)
         return decode_era(self._layout.root, data).epoch
 
-    def _note_write(self, name: str, mode: Mode, writer: Grantee) -> None:
+    def _note_write(self, name: str, mode: Mode, writer: Grantee, fence: int) -> None:
+        """One grant writes with one fence, however many names it has by then."""
         mine = self.granted.get(writer, 0)
-        for other, how in self.writers[name].items():
-            if other != writer and Mode.EXCLUSIVE in (mode, how) and self.granted.get(other, 0) > mine:
+        for other, (how, theirs) in self.writers[name].items():
+            same = (other[0], theirs) == (writer[0], fence)
+            if not same and Mode.EXCLUSIVE in (mode, how) and self.granted.get(other, 0) > mine:
                 self._wrong = f"{name}: the guard took a write of {writer} after {other}, granted later"
-        self.writers[name][writer] = mode
+        self.writers[name][writer] = mode, fence
 
     def _read_record(self, id: str) -> Task | None:
         try:
@@ -271,6 +345,36 @@ class ClaimScenario(Scenario):
         self._keys = {}
         for name in self.names:
             self._check_name(name)
+        for name, capacity in self.policies.first.counted.items():
+            self._check_units(name, capacity)
+
+    def _check_units(self, name: str, capacity: int) -> None:
+        """What lies somewhere and what tasks have are together what there is, neither more nor less."""
+        node = self.tree.read(self._layout.count(name))
+        if node is None:
+            return
+        count = read_count(name, node.data)
+        idle = sum(lot.units for lot in self._list_lots(name))
+        used = sum(self._read_units(id, name) for id in self._list("tasks"))
+        require(used <= capacity, f"{name}: {used} are used, and there are {capacity}")
+        about = count.capacity + count.owed
+        require(used + idle == about, f"{name}: {used} are used and {idle} are not, of {about}")
+
+    def _list_lots(self, name: str) -> list[Lot]:
+        path = self._layout.lots(name)
+        return [read_lot(path, lot) for lot in self.tree.children(path)]
+
+    def _read_units(self, id: str, name: str) -> int:
+        """How many a task has; each version of a record is read once."""
+        node = self.tree.read(self._layout.task(id))
+        assert node is not None, "it was listed"
+        place = id, node.created, node.version
+        counts = self._units.get(place)
+        if counts is None:
+            task = decode_task(id, node.data)
+            holds = task.state in (State.RUNNING, State.DONE)
+            counts = self._units[place] = dict(task.counts) if holds else {}
+        return counts.get(name, 0)
 
     def _check_name(self, name: str) -> None:
         node = self.tree.read(self._layout.name(name))
@@ -316,12 +420,18 @@ class ClaimScenario(Scenario):
             require(not self._sharers(name), f"{name} is still shared by {self._sharers(name)}")
             require(node is None, f"{name} is used by nobody and was not removed")
         require(not self._list("tasks"), f"these tasks were never finished: {self._list('tasks')}")
+        for name in self.policies.first.counted:
+            node = self.tree.read(self._layout.count(name))
+            require(node is None or not read_count(name, node.data).owed, f"{name} owes what is not there")
         require(not self._list("keys"), f"these keys are nobody's: {self._list('keys')}")
+        self.tries.check_requests(self.tree.children(self._layout.cancels))
         for id in self.submitted:
             node = self.tree.read(self._layout.released(id)) or self.tree.read(self._layout.dead(id))
             require(node is not None, f"the task {id} is lost")
             assert node is not None
-            outcome = decode_task(id, node.data).outcome
+            task = decode_task(id, node.data)
+            outcome = task.outcome
+            self.tries.check_end(task)
             require(self.executed.get(id, 0) >= 1 or outcome != "ok", f"the task {id} was never executed")
 
 

@@ -27,7 +27,7 @@ class Record(NamedTuple):
     created: int
 
 
-class Desk:
+class Reader:
     """Reads for one book. Raises SessionExpiredError, or StoreUnknownError after many tries."""
 
     def __init__(self, world: World, book: ClaimBook) -> None:
