@@ -25,6 +25,7 @@ from bursar.errors import (
     UsageError,
     VersionError,
 )
+from bursar.stores.bounds import OPERATIONS_MIN
 from bursar.world import (
     DATA_MAX_BYTES,
     SECOND_NS,
@@ -489,10 +490,37 @@ class StoreContract:
         assert await store.children("/") == []
         await store.transact([Create("/a", half), Create("/b", half[:-200])])
 
-    async def test_a_transaction_of_a_thousand_nodes_fires_their_watches(self, venue: Venue) -> None:
+    async def test_a_transaction_of_many_nodes_fires_their_watches(self, venue: Venue) -> None:
         one, two = await venue.open(), await venue.open()
-        watch = await one.watch("/node-999-" + "x" * 200)
-        await two.transact([Create(f"/node-{number}-" + "x" * 200) for number in range(1000)])
+        most = min(1000, one.operations_max)
+        watch = await one.watch(f"/node-{most - 1}-" + "x" * 200)
+        await two.transact([Create(f"/node-{number}-" + "x" * 200) for number in range(most)])
         await soon(venue, watch.changed())
         await one.sync()
-        assert len(await one.children("/")) == 1000
+        assert len(await one.children("/")) == most
+
+    async def test_a_transaction_has_as_many_operations_as_the_store_says(self, venue: Venue) -> None:
+        store = await venue.open()
+        assert store.operations_max >= OPERATIONS_MIN
+        await store.transact([Check("/")] * store.operations_max)
+        with pytest.raises(TooLargeError, match=f"{store.operations_max + 1} .*{store.operations_max}"):
+            await store.transact([Check("/")] * (store.operations_max + 1))
+
+    async def test_as_many_nodes_of_as_many_parents_go_at_once_as_the_least_engine_takes(
+        self, venue: Venue
+    ) -> None:
+        """Every kind of operation, each on a node and a parent of its own."""
+        store = await venue.open()
+        parents = [f"/p{number}" for number in range(OPERATIONS_MIN)]
+        for parent in parents:
+            await store.create(parent)
+        nodes = [f"{parent}/n" for parent in parents]
+        names = await store.transact([Create(f"{node}-", sequential=True) for node in nodes])
+        await store.transact([Delete(str(name)) for name in names])
+        await store.transact([CheckAbsent(node) for node in nodes])
+        await store.transact([Create(node) for node in nodes])
+        stats = await store.transact([Set(parent, b"x") for parent in parents])
+        assert [stat.children for stat in stats if isinstance(stat, Stat)] == [1] * OPERATIONS_MIN
+        await store.transact([Delete(node, 0) for node in nodes])
+        await store.transact([Delete(parent) for parent in parents])
+        assert await store.children("/") == []

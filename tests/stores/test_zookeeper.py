@@ -16,17 +16,19 @@ from bursar.errors import (
     SessionExpiredError,
     StoreError,
     StoreUnknownError,
+    TooLargeError,
     UsageError,
 )
 from bursar.runtime.clock import BootClock
 from bursar.stores import open_store, zookeeper_wire
 from bursar.stores.credentials import Credentials
-from bursar.stores.zookeeper import ZookeeperStore, read_address
+from bursar.stores.zookeeper import ZookeeperStore, read_ensemble
 from bursar.stores.zookeeper_link import Link
 from bursar.world import SECOND_NS, Create, Set, Store
 from bursar_lab.zookeeper_server import ZookeeperServers
 
 from .contract import StoreContract, soon, until_gone
+from .kept import Kept
 
 pytestmark = pytest.mark.needs("zookeeper")
 
@@ -228,6 +230,21 @@ async def test_nodes_of_a_user_are_closed_to_others(server: ZookeeperServers) ->
     await other.close()
 
 
+@pytest.mark.parametrize("buffer", ["", "?buffer=20000"])
+async def test_what_the_servers_would_not_take_is_not_sent(server: ZookeeperServers, buffer: str) -> None:
+    """They break the connection of whoever sends more than jute.maxbuffer, so whether it happened would never
+    be known. The access list of a user is most of it."""
+    url = server.url(f"/a-long-way-down-{len(buffer)}").replace("://", "://me:secret@") + buffer
+    store = await open_store(url, clock=BootClock(), timeout_ns=PATIENT_NS)
+    session = store.session
+    many = [Create(f"/n{number:04d}") for number in range(250 if buffer else 12_000)]
+    with pytest.raises(TooLargeError, match=r"jute\.maxbuffer"):
+        await store.transact(many)
+    assert await store.children("/") == [] and store.session == session
+    await store.transact(many[:100])
+    await store.close()
+
+
 async def test_an_address_without_a_server_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("bursar.stores.zookeeper_link.OPEN_MAX_S", 0.3)
     with pytest.raises(StoreError, match=r"127\.0\.0\.1:1.*running"):
@@ -243,6 +260,7 @@ async def test_an_address_without_a_server_says_so(monkeypatch: pytest.MonkeyPat
         ("zookeeper://a/x//y", "segment"),
         ("zookeeper://secret@a/x", "user:password"),
         ("zookeeper://a/x?tls=1", "unknown option 'tls'"),
+        ("zookeeper://a/x?buffer=1M", "number of bytes"),
         ("zookeeper://a/x?cert=c", "go with ca"),
         ("zookeeper://a/x?ca=/missing", "TLS"),
         ("zookeeper://a/x?auth=/missing", "cannot be read"),
@@ -250,12 +268,12 @@ async def test_an_address_without_a_server_says_so(monkeypatch: pytest.MonkeyPat
 )
 def test_an_address_that_makes_no_sense_is_refused(url: str, says: str) -> None:
     with pytest.raises(UsageError, match=says) as caught:
-        read_address(urlsplit(url))
+        read_ensemble(urlsplit(url))
     assert "secret" not in str(caught.value)
 
 
 def test_addresses_are_read() -> None:
-    ensemble, chroot = read_address(urlsplit("zookeeper://a,b:2182,[::1]:2183/x/y/"))
+    ensemble, chroot = read_ensemble(urlsplit("zookeeper://a,b:2182,[::1]:2183/x/y/"))
     assert ensemble.hosts == (("a", 2181), ("b", 2182), ("::1", 2183))
     assert chroot == "/x/y"
 
@@ -316,19 +334,6 @@ async def test_an_unknown_outcome_is_settled_by_reading_back(venue: ZookeeperVen
         await store.sync()
         data, stat = await store.get("/a")
         assert (data, stat.version) == (b"mine", 1)
-
-
-class Kept:
-    """A record in memory."""
-
-    def __init__(self, former: Credentials | None = None) -> None:
-        self.kept = former
-
-    def former(self) -> Credentials | None:
-        return self.kept
-
-    def keep(self, credentials: Credentials) -> None:
-        self.kept = credentials
 
 
 async def test_a_session_left_behind_is_ended_by_whoever_has_its_password(venue: ZookeeperVenue) -> None:

@@ -14,23 +14,9 @@ from bursar.stores import open_store
 from bursar.world import SECOND_NS, Create, Set, Store
 from bursar_lab.zookeeper_server import ZookeeperServers
 
-pytestmark = [pytest.mark.needs("zookeeper"), pytest.mark.needs("openssl")]
+from .kept import CERTIFICATES
 
-CERTIFICATES = """
-for authority in ca other; do
-  openssl req -x509 -newkey ec -pkeyopt ec_paramgen_curve:P-256 -nodes -days 2 \
-    -keyout $authority.key -out $authority.crt -subj /CN=$authority
-done
-sign() {
-  openssl req -newkey ec -pkeyopt ec_paramgen_curve:P-256 -nodes -keyout $1.key -out $1.csr -subj /CN=$1
-  echo "subjectAltName=$3" > $1.ext
-  openssl x509 -req -in $1.csr -CA $2.crt -CAkey $2.key -CAcreateserial -days 2 -extfile $1.ext -out $1.crt
-}
-sign server ca IP:127.0.0.1
-sign client ca DNS:client
-sign stranger other DNS:stranger
-cat server.key server.crt > server.pem
-"""
+pytestmark = [pytest.mark.needs("zookeeper"), pytest.mark.needs("openssl")]
 
 
 @pytest.fixture(scope="module")

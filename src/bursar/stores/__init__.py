@@ -7,6 +7,10 @@
                                 wait together. Not on network file systems
     zookeeper://a,b,c/chroot    shared by several hosts; survives the loss of a minority of the
                                 servers; a change costs about a millisecond, many in flight share it
+    postgresql://a,b/database   shared by several hosts; survives a failover to a standby that commits
+                                wait for; a change costs one commit, shared by those that wait together
+    etcd://a,b,c/prefix         shared by several hosts; survives the loss of a minority of the members;
+                                a change costs about a millisecond, and is bounded in its operations
 
 All of them promise what `Store` says: transactions all or nothing at one revision of their own,
 definite errors that changed nothing, sessions whose ephemeral nodes go with them, watches that
@@ -15,7 +19,10 @@ may fire once too often but never miss the last change. One suite of tests holds
 The parts: `bounds` says what may be asked at all; `draft` is what operations do to a tree, written
 once; `tree` keeps one in memory, a plain book that the simulator uses too; `database` keeps one in
 SQLite, `schema` its tables, `writer` its thread; `zookeeper_wire` is ZooKeeper's format and
-`zookeeper_link` one session with it; `memory`, `sqlite` and `zookeeper` are the stores.
+`zookeeper_link` one session with it; `postgresql_schema` is tables and functions in a database,
+`postgresql_link` the way to the server that leads; `etcd_wire` is etcd's messages, `etcd_plan` a transaction
+as etcd takes it, `etcd_link` and `etcd_watches` the way there; `addresses` reads URLs of several hosts;
+`memory`, `sqlite`, `zookeeper`, `postgresql` and `etcd` are the stores. `examining` looks at one for people.
 
 A node that was killed leaves its session behind. Whoever opens a store with a `SessionRecord` has the
 session of its earlier life ended first, so that it does not wait for its own ghost (`credentials`).
@@ -40,7 +47,13 @@ __all__ = ["TIMEOUT_NS", "open_store"]
 TIMEOUT_NS = 10 * SECOND_NS
 """How long a session outlives its last heartbeat, unless told otherwise."""
 
-_FORMS = "memory://, memory://NAME, sqlite:///absolute/path or zookeeper://host:port,.../chroot"
+SHARED = ("zookeeper", "postgresql", "etcd")
+"""Those that several hosts share."""
+
+_FORMS = (
+    "memory://, memory://NAME, sqlite:///absolute/path, zookeeper://host:port,.../chroot, "
+    "postgresql://user@host:port,.../database or etcd://host:port,.../prefix"
+)
 
 _trees: WeakValueDictionary[str, Tree] = WeakValueDictionary()
 
@@ -68,6 +81,14 @@ async def open_store(
         from bursar.stores.zookeeper import ZookeeperStore
 
         return await ZookeeperStore.open(parts, clock, timeout_ns=timeout_ns, record=record)
+    if parts.scheme == "etcd":
+        from bursar.stores.etcd import EtcdStore
+
+        return await EtcdStore.open(parts, clock, timeout_ns=timeout_ns, record=record)
+    if parts.scheme == "postgresql":
+        from bursar.stores.postgresql import PostgresqlStore
+
+        return await PostgresqlStore.open(parts, clock, timeout_ns=timeout_ns, name=name, record=record)
     raise UsageError(f"store {url!r}: unknown scheme {parts.scheme!r}, write {_FORMS}")
 
 
@@ -76,7 +97,7 @@ def _split(url: str) -> SplitResult:
         parts = urlsplit(url)
     except ValueError as error:
         raise UsageError(f"store {url!r}: {error}, write {_FORMS}") from error
-    if parts.fragment or (parts.query and parts.scheme != "zookeeper"):
+    if parts.fragment or (parts.query and parts.scheme not in SHARED):
         raise UsageError(f"store {url!r}: no '?' or '#' (in a path write %3f and %23): write {_FORMS}")
     return parts
 

@@ -14,6 +14,7 @@ from bursar.errors import StoreError, TooLargeError, UsageError
 from bursar.world import (
     DATA_MAX_BYTES,
     NAME_MAX_BYTES,
+    OPERATIONS_MAX,
     SECOND_NS,
     TRANSACTION_MAX_BYTES,
     Check,
@@ -32,6 +33,9 @@ SEQUENCE_MAX = 2**31 - 1
 OPERATION_OVERHEAD_BYTES = 50
 """What one operation takes on ZooKeeper's wire besides its path and data. Counted in every store,
 so that many small operations are bounded too."""
+
+OPERATIONS_MIN = 60
+"""No engine takes fewer operations in one transaction; one that is set up to is refused."""
 
 TIMEOUT_MIN_NS = SECOND_NS // 10
 TIMEOUT_MAX_NS = 3600 * SECOND_NS
@@ -81,8 +85,12 @@ def _check_segments(path: str) -> None:
             )
 
 
-def check_operations(operations: Sequence[Operation]) -> None:
+def check_operations(operations: Sequence[Operation], operations_max: int = OPERATIONS_MAX) -> None:
     """Refuse what no store would take. Raises UsageError or TooLargeError; nothing was sent."""
+    if len(operations) > operations_max:
+        raise TooLargeError(
+            f"the transaction has {len(operations)} operations, this store takes {operations_max}: split it"
+        )
     total = 0
     for position, operation in enumerate(operations):
         try:

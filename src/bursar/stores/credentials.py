@@ -18,10 +18,12 @@ PASSWORD_BYTES = 16
 
 
 class Credentials(NamedTuple):
-    """Whoever has them may end the session."""
+    """Whoever has them may end the session. `seen` is how far the store's history went, in the engine's
+    own words: one that went less far is not the store any more."""
 
     session: int
     password: bytes
+    seen: str = ""
 
 
 class SessionRecord(Protocol):
@@ -29,6 +31,9 @@ class SessionRecord(Protocol):
 
     def former(self) -> Credentials | None:
         """Those of a session of an earlier life; None unless that life is known to be over."""
+
+    def seen(self) -> str:
+        """What was kept as `seen` last, by whatever life; empty for nothing."""
 
     def keep(self, credentials: Credentials) -> None:
         """From now on these are this life's. Returns when they are durable."""

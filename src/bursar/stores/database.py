@@ -187,7 +187,7 @@ class Database:
 
     def end_former(self, former: Credentials) -> None:
         """End that session if it is one of this file's: elsewhere the number is another's."""
-        found = self._execute("SELECT 1 FROM sessions WHERE id = ? AND password = ?", former).fetchone()
+        found = self._execute("SELECT 1 FROM sessions WHERE id = ? AND password = ?", former[:2]).fetchone()
         if found is not None:
             self.end_session(former.session)
 

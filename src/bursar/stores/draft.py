@@ -55,6 +55,7 @@ class Draft:
     """Operations of one session at one revision, not yet written.
 
     changes     path -> the node as it will be, None for deleted
+    asked       the path of each operation so far
     touched     every path whose data, existence or list of children changed, in order
     """
 
@@ -63,12 +64,14 @@ class Draft:
         self.session = session
         self.revision = revision
         self.changes: dict[str, Node | None] = {}
+        self.asked: list[str] = []
         self.touched: dict[str, None] = {}
 
     def apply(self, operations: Sequence[Operation]) -> list[Result]:
         """A result for each. Raises the first failing operation's error with its `position`."""
         results: list[Result] = []
         for position, operation in enumerate(operations):
+            self.asked.append(operation.path)
             try:
                 results.append(self._apply(operation))
             except StoreError as error:

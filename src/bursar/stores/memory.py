@@ -12,7 +12,7 @@ from bursar.stores.draft import Result
 from bursar.stores.shorthand import Shorthand
 from bursar.stores.tree import Tree
 from bursar.stores.watches import FlagWatch
-from bursar.world import Clock, Operation, Stat
+from bursar.world import OPERATIONS_MAX, Clock, Operation, Stat
 
 HEARTBEATS_PER_TIMEOUT = 4
 
@@ -36,6 +36,10 @@ class MemoryStore(Shorthand):
     @property
     def session(self) -> int:
         return self._session
+
+    @property
+    def operations_max(self) -> int:
+        return OPERATIONS_MAX
 
     def trusted_until(self) -> int:
         return self._trusted_until_ns

@@ -25,7 +25,7 @@ from bursar.stores.schema import explain, prepare
 from bursar.stores.shorthand import Shorthand
 from bursar.stores.watches import FlagWatch
 from bursar.stores.writer import Writer
-from bursar.world import MILLISECOND_NS, SECOND_NS, Clock, Operation, Stat
+from bursar.world import MILLISECOND_NS, OPERATIONS_MAX, SECOND_NS, Clock, Operation, Stat
 
 HEARTBEATS_PER_TIMEOUT = 4
 WATCH_POLL_NS = 5 * MILLISECOND_NS
@@ -89,6 +89,14 @@ class SqliteStore(Shorthand):
     @property
     def session(self) -> int:
         return self._session
+
+    @property
+    def operations_max(self) -> int:
+        return OPERATIONS_MAX
+
+    @property
+    def path(self) -> str:
+        return self._path
 
     def trusted_until(self) -> int:
         return self._trusted_until_ns

@@ -114,6 +114,10 @@ class Tree:
     def read(self, path: str) -> Node | None:
         return self._nodes.get(path)
 
+    def walk(self) -> list[tuple[str, Node]]:
+        """Every node, by its path."""
+        return sorted(self._nodes.items())
+
     def get(self, path: str) -> tuple[bytes, Stat]:
         node = self._expect(path)
         return node.data, node.stat()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 
 from bursar.errors import SessionExpiredError, UsageError
 
@@ -45,3 +45,38 @@ class FlagWatch:
         self._closed = True
         self._flag.set()
         self.on_close()
+
+
+class Watches:
+    """Those of one store, for engines that are told which paths changed."""
+
+    def __init__(self) -> None:
+        self._by_path: dict[str, dict[FlagWatch, None]] = {}
+
+    def open(self, path: str, session: int) -> FlagWatch:
+        watch = FlagWatch(path, session)
+        watch.on_close = lambda: self._forget(watch)
+        self._by_path.setdefault(path, {})[watch] = None
+        return watch
+
+    def paths(self) -> list[str]:
+        return list(self._by_path)
+
+    def fire(self, paths: Iterable[str] | None) -> None:
+        """These changed; None: anything may have."""
+        for path in self.paths() if paths is None else paths:
+            for watch in list(self._by_path.get(path, ())):
+                watch.fire()
+
+    def expire(self, session: int) -> None:
+        for watches in list(self._by_path.values()):
+            for watch in list(watches):
+                if watch.session == session:
+                    self._forget(watch)
+                    watch.expire()
+
+    def _forget(self, watch: FlagWatch) -> None:
+        watches = self._by_path.get(watch.path, {})
+        watches.pop(watch, None)
+        if not watches:
+            self._by_path.pop(watch.path, None)

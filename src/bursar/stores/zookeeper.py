@@ -7,35 +7,52 @@ What is asked here is what ZooKeeper does; the differences that the contract hid
 - "absent" is checked by creating and deleting the node in the transaction;
 - a session is trusted for two thirds of its timeout from the sending of what was last answered.
 
-Address: `zookeeper://user:password@a:2181,b:2181/chroot?ca=FILE&cert=FILE&key=FILE&auth=FILE`. With a
-user, nodes are created for that user alone (digest); `auth=FILE` reads "user:password" from a file
-instead; `ca` (and `cert` with `key`) switch TLS on.
+**Why a client of our own.** kazoo (2.11) runs threads of its own beside the event loop, has no persistent
+watches and no check of absence in a transaction, and does not say until when a session can be trusted;
+without the last a holder cannot know when to stop. What bursar asks of ZooKeeper is a dozen requests.
+
+**What it supports**: transactions, persistent watches, pipelining, reconnecting to another server within a
+session, TLS with certificates, users by digest. **What it does not**: SASL (Kerberos, DIGEST-MD5), so not
+servers that are set to refuse sessions without it (`sessionRequireClientSASLAuth`): let bursar in by its
+certificate or by a digest instead; containers and nodes with a time to live; reconfiguration (the address
+lists the servers, and a balancer or a name with several addresses is one of them).
+
+Address: as in `addresses`. With a user, nodes are created for that user alone (digest). `?buffer=BYTES` is
+the servers' `jute.maxbuffer`, where it is not the one that they come with: a server breaks the connection
+of whoever sends more, so more is never sent. It is compared with what is sent, chroot and access lists
+included.
 """
 
 from __future__ import annotations
 
 import asyncio
-import ssl
 from base64 import b64encode
 from collections.abc import Sequence
 from hashlib import sha1
-from pathlib import Path
 from typing import Any
-from urllib.parse import SplitResult, parse_qsl, unquote
+from urllib.parse import SplitResult
 
-from bursar.errors import NodeExistsError, NodeMissingError, SessionExpiredError, StoreError, UsageError
+from bursar.errors import (
+    NodeExistsError,
+    NodeMissingError,
+    SessionExpiredError,
+    StoreError,
+    TooLargeError,
+    UsageError,
+)
 from bursar.stores import zookeeper_wire as wire
+from bursar.stores.addresses import make_tls, read_address
 from bursar.stores.bounds import check_operations, check_path, check_timeout
 from bursar.stores.credentials import SessionRecord
 from bursar.stores.draft import Result
 from bursar.stores.shorthand import Shorthand
 from bursar.stores.watches import FlagWatch
-from bursar.stores.zookeeper_link import Ensemble, Link
-from bursar.world import Clock, Create, Operation, Stat
+from bursar.stores.zookeeper_link import BUFFER_BYTES, Ensemble, Link
+from bursar.world import OPERATIONS_MAX, Clock, Create, Operation, Stat
 
 PORT = 2181
-OPTIONS = ("auth", "ca", "cert", "key")
-_FORM = "zookeeper://host:port,host:port/chroot"
+FORM = "zookeeper://host:port,host:port/chroot"
+BUFFER_MIN_BYTES = 1024
 
 
 class ZookeeperStore(Shorthand):
@@ -66,7 +83,7 @@ class ZookeeperStore(Shorthand):
     ) -> ZookeeperStore:
         """Open a session. Raises UsageError or StoreError."""
         check_timeout(timeout_ns)
-        ensemble, chroot = read_address(parts)
+        ensemble, chroot = read_ensemble(parts)
         former = record.former() if record is not None else None
         if former is not None:
             await Link(ensemble, clock, timeout_ns).end(former)
@@ -82,6 +99,14 @@ class ZookeeperStore(Shorthand):
     def timeout_ns(self) -> int:
         """The timeout that the servers agreed to, which may differ from the one asked for."""
         return self._link.timeout_ns
+
+    @property
+    def operations_max(self) -> int:
+        return OPERATIONS_MAX
+
+    @property
+    def hosts(self) -> tuple[tuple[str, int], ...]:
+        return self._ensemble.hosts
 
     def trusted_until(self) -> int:
         return self._link.trusted_until_ns
@@ -165,6 +190,11 @@ class ZookeeperStore(Shorthand):
 
     async def _transact(self, operations: Sequence[Operation], chroot: str) -> list[Result]:
         body, positions = wire.transaction(operations, chroot, self._acl)
+        if len(body) + wire.REQUEST_HEAD_BYTES > self._ensemble.buffer_bytes:
+            raise TooLargeError(
+                f"{len(operations)} operations are {len(body)} bytes for ZooKeeper, and its servers take "
+                f"{self._ensemble.buffer_bytes} (jute.maxbuffer): split them, or raise that and say ?buffer="
+            )
 
         def read(answer: bytes, offset: int, revision: int) -> list[Result]:
             results = wire.read_results(answer, offset, len(positions))
@@ -308,57 +338,21 @@ def _make_access(auth: str | None) -> bytes:
 # Addresses
 
 
-def read_address(parts: SplitResult) -> tuple[Ensemble, str]:
+def read_ensemble(parts: SplitResult) -> tuple[Ensemble, str]:
     """Raises UsageError, without repeating a password."""
-    user, _, hosts = parts.netloc.rpartition("@")
-    options = _read_options(parts.query)
-    auth = unquote(user) or None
-    if "auth" in options:
-        auth = _read_file("auth", options["auth"]).strip()
-    if auth is not None and ":" not in auth:
+    address = read_address(parts, PORT, FORM, ("buffer",))
+    if address.user and not address.password:
         raise UsageError("store: write the user with a password, zookeeper://user:password@host:port/chroot")
-    chroot = unquote(parts.path).rstrip("/")
-    if chroot:
-        check_path(chroot)
-    return Ensemble(_read_hosts(hosts), auth, _make_tls(options)), chroot
+    if address.path:
+        check_path(address.path)
+    auth = f"{address.user}:{address.password}" if address.user else None
+    buffer_bytes = _read_buffer(address.options.get("buffer", str(BUFFER_BYTES)))
+    return Ensemble(address.hosts, auth, make_tls(address.tls), buffer_bytes), address.path
 
 
-def _read_hosts(hosts: str) -> tuple[tuple[str, int], ...]:
-    found = []
-    for item in hosts.split(","):
-        host, colon, port = item.rpartition(":") if not item.endswith("]") else (item, "", "")
-        host = host if colon else item
-        number = port if colon else str(PORT)
-        if not host or not number.isdecimal() or not 0 < int(number) < 65536:
-            raise UsageError(f"store: {item!r} is not host:port; write {_FORM}")
-        found.append((host.strip("[]"), int(number)))
-    return tuple(found)
-
-
-def _read_options(query: str) -> dict[str, str]:
-    options = dict(parse_qsl(query, keep_blank_values=True))
-    for name in options:
-        if name not in OPTIONS:
-            raise UsageError(f"store: unknown option {name!r} in the address; there are {', '.join(OPTIONS)}")
-    return options
-
-
-def _read_file(option: str, path: str) -> str:
-    try:
-        return Path(path).read_text()
-    except (OSError, UnicodeDecodeError) as error:
-        raise UsageError(f"store: {option}={path} cannot be read: {error}") from error
-
-
-def _make_tls(options: dict[str, str]) -> ssl.SSLContext | None:
-    if "ca" not in options:
-        if "cert" in options or "key" in options:
-            raise UsageError("store: cert and key go with ca=FILE, the authority that signed the servers'")
-        return None
-    try:
-        context = ssl.create_default_context(cafile=options["ca"])
-        if "cert" in options:
-            context.load_cert_chain(options["cert"], options.get("key"))
-    except (OSError, ssl.SSLError) as error:
-        raise UsageError(f"store: the TLS files cannot be used: {error}") from error
-    return context
+def _read_buffer(text: str) -> int:
+    if not text.isdecimal() or int(text) < BUFFER_MIN_BYTES:
+        raise UsageError(
+            f"store: buffer={text} is no jute.maxbuffer: a number of bytes, at least {BUFFER_MIN_BYTES}"
+        )
+    return int(text)

@@ -33,6 +33,8 @@ SILENCE_PER_TIMEOUT = 2
 CONNECT_MAX_S = 2.0
 RETRY_MIN_S, RETRY_MAX_S = 0.02, 0.3
 OPEN_MAX_S = 15.0
+BUFFER_BYTES = 0xFFFFF
+"""`jute.maxbuffer` as ZooKeeper comes."""
 
 Decode = Callable[[bytes, int, int], Any]
 """Makes the result out of (body, offset, revision)."""
@@ -45,6 +47,7 @@ class Ensemble:
     hosts: tuple[tuple[str, int], ...]
     auth: str | None = None
     tls: ssl.SSLContext | None = None
+    buffer_bytes: int = BUFFER_BYTES
 
     def __str__(self) -> str:
         return ",".join(f"{host}:{port}" for host, port in self.hosts)
@@ -114,7 +117,7 @@ class Link:
     async def end(self, former: Credentials) -> None:
         """End the session of a process that is gone: take it over, and close it. If no server is
         reached in time, its own timeout ends it."""
-        self.session, self._password = former
+        self.session, self._password, _ = former
         try:
             async with asyncio.timeout(CONNECT_MAX_S):
                 await self._connect_somewhere()

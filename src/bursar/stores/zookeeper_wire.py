@@ -33,6 +33,7 @@ NO_NODE = -101
 NOT_REACHED = -2
 """In the answer to a failed transaction: this operation came after the one that failed."""
 
+REQUEST_HEAD_BYTES = 8
 FRAME_MAX_BYTES = 32 * 1024 * 1024
 PASSWORD_BYTES = 16
 PERMISSIONS_ALL = 31
@@ -96,7 +97,7 @@ def frame(body: bytes) -> bytes:
 
 
 def request(xid: int, kind: int, body: bytes = b"") -> bytes:
-    return _int.pack(len(body) + 8) + _header.pack(xid, kind) + body
+    return _int.pack(len(body) + REQUEST_HEAD_BYTES) + _header.pack(xid, kind) + body
 
 
 def text(value: str) -> bytes:
