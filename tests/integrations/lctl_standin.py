@@ -22,8 +22,12 @@ class Refused(Exception):
     pass
 
 
-def new_state(partitions=2):
+POLICIES = ("fifo", "crrn", "orr", "trr", "tbf", "delay")
+
+
+def new_state(partitions=2, version="2.15.5"):
     return {
+        "version": version,
         "policies": ["fifo"],
         "rules": [{"name": "default", "condition": "*", "rate": 10000}],
         "jobs": {},
@@ -36,6 +40,8 @@ def new_state(partitions=2):
 def get(state, parameter):
     if parameter == "cpu_partition_table":
         return "".join(f"{n}\t: {2 * n} {2 * n + 1}\n" for n in range(state["partitions"]))
+    if parameter == "version":
+        return f"lustre: {state['version']}\n"
     if parameter.endswith("job_stats"):
         return state["raw"] if "raw" in state else job_stats(state["jobs"])
     if parameter.endswith("nrs_tbf_rule"):
@@ -73,7 +79,7 @@ def field(name, samples, unit):
 
 
 def rules(state):
-    if "tbf jobid" not in state["policies"]:
+    if state["policies"][0] not in ("tbf jobid", "tbf"):
         raise Refused("nrs_tbf_rule: No such device")
     lines = []
     for section in ("regular_requests", "high_priority_requests"):
@@ -86,10 +92,28 @@ def rules(state):
 
 
 def policies(state):
-    tbf = "started" if "tbf jobid" in state["policies"] else "stopped"
-    fifo = "stopped" if tbf == "started" else "started"
-    body = f"  - name: fifo\n    state: {fifo}\n  - name: tbf\n    state: {tbf}\n"
+    """As servers print it: the fallback is started beside whatever else is, and an argument is part of the
+    name."""
+    [running] = state["policies"]
+    lines = []
+    for name in POLICIES:
+        shown = running if running.split()[0] == name else name
+        started = name == "fifo" or shown == running
+        lines += [
+            f"  - name: {shown}",
+            f"    state: {'started' if started else 'stopped'}",
+            f"    fallback: {'yes' if name == 'fifo' else 'no'}",
+            "    queued: 0                   ",
+            "    active: 0                   ",
+            "",
+        ]
+    body = "\n".join(lines)
     return f"\nregular_requests:\n{body}\nhigh_priority_requests:\n{body}"
+
+
+def is_limited(state, rate):
+    old = tuple(map(int, state["version"].split(".")[:2])) < (2, 15)
+    return 0 < int(rate) < (65_535 if old else 1_000_000)
 
 
 def set_(state, parameter, value):
@@ -99,7 +123,7 @@ def set_(state, parameter, value):
         return
     if not parameter.endswith("nrs_tbf_rule"):
         raise Refused(f"param_path '{parameter}': No such file or directory")
-    if "tbf jobid" not in state["policies"]:
+    if state["policies"][0] not in ("tbf jobid", "tbf"):
         raise Refused("nrs_tbf_rule: No such device")
     if len(value) > 4095:
         raise Refused("Argument list too long")
@@ -110,7 +134,7 @@ def apply_rule(state, value):
     order = {rule["name"]: rule for rule in state["rules"]}
     if match := START.fullmatch(value):
         name, job, rate, rank = match.groups()
-        if not NAME.fullmatch(name) or not 0 < int(rate) < 1_000_000:
+        if not NAME.fullmatch(name) or not is_limited(state, rate):
             raise Refused("Invalid argument")
         if name in order:
             raise Refused("File exists")
@@ -119,7 +143,7 @@ def apply_rule(state, value):
         name, rate, rank = match.groups()
         if name not in order:
             raise Refused("No such file or directory")
-        if rate is not None and not 0 < int(rate) < 1_000_000:
+        if rate is not None and not is_limited(state, rate):
             raise Refused("Invalid argument")
         rule = order[name] | ({"rate": int(rate)} if rate else {})
         if rank is None:

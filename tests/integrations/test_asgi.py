@@ -6,7 +6,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from fastapi import FastAPI, HTTPException
+from fastapi import FastAPI, HTTPException, Request
 from starlette.testclient import TestClient
 
 from bursar.integrations.asgi import BursarMiddleware, by_header
@@ -87,6 +87,30 @@ def test_a_failed_answer_costs_a_budget_nothing(make_app: MakeApp) -> None:
     assert (granted.status_code, granted.headers["ratelimit-policy"]) == (200, '"api";q=100;w=86400')
     assert granted.headers["ratelimit"].startswith('"api";r=40;t=')
     assert (refused.status_code, refused.headers["ratelimit-policy"]) == (429, '"api";q=100;w=86400')
+
+
+@pytest.mark.parametrize(("over", "left"), [("refuse", 60), ("take", 50)])
+def test_a_handler_that_settles_more_than_was_acquired_spoils_no_answer(
+    tmp_path: Path, over: str, left: int
+) -> None:
+    """It is charged as the policy's `over` says."""
+    app = FastAPI()
+
+    @app.get("/items")
+    async def items(request: Request, used: int) -> dict[str, str]:
+        request.state.grant.settle(used)
+        return {"fine": "yes"}
+
+    policy = QUOTA.replace("[resource.api.tenant]", f'over = "{over}"\n[resource.api.tenant]')
+    options = {"bursar": parse(f'{policy}[daemon]\nhttp = "off"\nstate = "{tmp_path / "state"}"\n')}
+    app.add_middleware(
+        BursarMiddleware, **options, resource="api", tenant=by_header("x-tenant"), wait=5.0, amount=20
+    )
+    with TestClient(app, headers=ACME) as client:
+        answers = [client.get(f"/items?used={used}") for used in (30, 20, 0)]
+    assert [answer.status_code for answer in answers] == [200] * 3
+    left_at_last = int(answers[-1].headers["ratelimit"].partition("r=")[2].partition(";")[0]) + 20
+    assert left_at_last == left
 
 
 def test_a_failed_answer_costs_a_rate_what_it_took(make_app: MakeApp) -> None:

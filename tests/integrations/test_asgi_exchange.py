@@ -18,7 +18,7 @@ from starlette.routing import Route
 
 from bursar.demo.ports import find_free_port
 from bursar.integrations.asgi import grant_of, used_by_bytes, used_by_header
-from bursar.resource.grants import Grant
+from bursar.integrations.asgi.costs import RequestGrant
 
 KINDS = [True, False]
 SCOPE = {"type": "http", "headers": [], "path": "/"}
@@ -95,7 +95,7 @@ async def test_the_handler_finds_the_grant_in_the_state_and_in_the_scope() -> No
     budget = Budget()
     await fetch(guard(budget, answering(answer), amount=80))
     assert budget.left == 70
-    assert isinstance(seen[0], Grant) and seen[0] is seen[1] is seen[2]
+    assert isinstance(seen[0], RequestGrant) and seen[0] is seen[1] is seen[2]
 
 
 # --- what `used` says ---------------------------------------------------------------------------

@@ -2,23 +2,24 @@
 
 from __future__ import annotations
 
-import json
 import os
-import signal
-import subprocess
-import sys
 import time
 from pathlib import Path
 
 import pytest
 
+import bursar
+import bursar.sync
 from bursar.errors import BursarError, FormatError, UsageError
+from bursar.integrations.blkio.discovery import Discovery
 from bursar.integrations.blkio.enforcer import QUIET_INTERVALS, GroupEnforcer
+from bursar.integrations.blkio.found import FoundLimits
 from bursar.integrations.blkio.groups import (
     BlkioV1,
-    Bytes,
+    Counts,
     GroupMissingError,
     IoV2,
+    Limits,
     find_controller,
     find_device,
     parse_v1,
@@ -63,15 +64,15 @@ Total 12289
 
 
 def test_version_1_statistics_are_read_for_the_device_asked_for():
-    assert parse_v1(V1_TEXT, "8:16") == Bytes(4096, 8192)
-    assert parse_v1(V1_TEXT, "254:0") == Bytes(1, 0)
-    assert parse_v1("Total 0\n", "8:16") == Bytes(0, 0)
+    assert parse_v1(V1_TEXT, "8:16") == Counts(4096, 8192)
+    assert parse_v1(V1_TEXT, "254:0") == Counts(1, 0)
+    assert parse_v1("Total 0\n", "8:16") == Counts(0, 0)
 
 
 def test_version_2_statistics_are_read_for_the_device_asked_for():
     text = "8:0 rbytes=1 wbytes=2 rios=3 wios=4 dbytes=5 dios=6\n8:16 rbytes=70 wbytes=80\n"
-    assert parse_v2(text, "8:16") == Bytes(70, 80)
-    assert parse_v2(text, "8:32") == Bytes(0, 0)
+    assert parse_v2(text, "8:16") == Counts(70, 80)
+    assert parse_v2(text, "8:32") == Counts(0, 0)
 
 
 @pytest.mark.parametrize(
@@ -111,6 +112,12 @@ class Folder:
         return (self.root / group / name).read_text()
 
 
+def enforce(folder, *names):
+    """An enforcer of groups that are listed; what it finds is written down beside them."""
+    found = FoundLimits(folder.root / "found.json", "8:16")
+    return GroupEnforcer(folder.controller, "8:16", lambda: {name: name for name in names}, found)
+
+
 def handout(**rates):
     return Handout(1, 1, {name: Line(1, 1, 1, 1, 0, rate, 1) for name, rate in rates.items()})
 
@@ -118,7 +125,7 @@ def handout(**rates):
 async def test_usage_is_the_difference_and_the_first_reading_is_where_it_begins(tmp_path):
     folder = Folder(tmp_path)
     folder.add("a", 100, 50)
-    enforcer = GroupEnforcer(folder.controller, "8:16", {"a": "a"})
+    enforcer = enforce(folder, "a")
     assert (await enforcer.collect()).served == {}
     folder.set("a", 400, 60)
     assert (await enforcer.collect()).served == {"a": 310}
@@ -128,7 +135,7 @@ async def test_a_counter_that_went_backwards_is_named_and_left_out(tmp_path):
     folder = Folder(tmp_path)
     folder.add("a", 100)
     folder.add("b", 100)
-    enforcer = GroupEnforcer(folder.controller, "8:16", {"a": "a", "b": "b"})
+    enforcer = enforce(folder, "a", "b")
     await enforcer.collect()
     folder.set("a", 50)
     folder.set("b", 150)
@@ -146,7 +153,7 @@ async def test_a_vanished_group_is_named_and_the_others_go_on(tmp_path):
     world = await open_world("blkio")
     try:
         book = TargetBook({"a": TenantTerms(), "b": TenantTerms()}, Rate.of(100), 10 * MILLISECOND_NS)
-        target = Target(world, "8:16", book, GroupEnforcer(folder.controller, "8:16", {"a": "a", "b": "b"}))
+        target = Target(world, "8:16", book, enforce(folder, "a", "b"))
         await target.step()
         for file in (tmp_path / "a").iterdir():
             file.unlink()
@@ -163,7 +170,7 @@ async def test_a_vanished_group_is_named_and_the_others_go_on(tmp_path):
 async def test_limits_follow_the_direction_of_the_io_and_are_written_only_when_they_change(tmp_path):
     folder = Folder(tmp_path)
     folder.add("a")
-    enforcer = GroupEnforcer(folder.controller, "8:16", {"a": "a"})
+    enforcer = enforce(folder, "a")
     await enforcer.collect()
     folder.set("a", 300, 100)
     await enforcer.collect()
@@ -180,7 +187,8 @@ async def test_limits_follow_the_direction_of_the_io_and_are_written_only_when_t
 async def test_a_quiet_tenants_limit_is_lifted_after_a_while_and_never_set_to_nothing(tmp_path):
     folder = Folder(tmp_path, version=2)
     folder.add("a")
-    enforcer = GroupEnforcer(folder.controller, "8:16", {"a": "a"})
+    enforcer = enforce(folder, "a")
+    await enforcer.collect()
     await enforcer.apply(handout(a=1))
     assert folder.limits("a", "io.max") == f"8:16 rbps={MIB} wbps={MIB}"
     for _ in range(QUIET_INTERVALS - 1):
@@ -193,7 +201,7 @@ async def test_a_quiet_tenants_limit_is_lifted_after_a_while_and_never_set_to_no
 async def test_a_group_whose_controller_is_off_is_an_error_with_a_remedy(tmp_path):
     folder = Folder(tmp_path)
     (tmp_path / "a").mkdir()
-    enforcer = GroupEnforcer(folder.controller, "8:16", {"a": "a"})
+    enforcer = enforce(folder, "a")
     assert "not enabled" in (await enforcer.collect()).problems[0]
     with pytest.raises(BursarError, match="not enabled"):
         await enforcer.apply(handout(a=1))
@@ -219,7 +227,7 @@ def test_a_version_2_tree_is_found_by_its_controllers(tmp_path):
 def test_a_device_that_does_not_exist_is_refused_by_the_kernel_with_a_clear_error():
     controller = find_controller()
     with experiment.make_groups(controller) as groups, pytest.raises(BursarError, match="device"):
-        controller.limit(groups["a"], "250:77", 1, 1)
+        controller.limit(groups["a"], "250:77", Limits(1, 1))
 
 
 @needs_controller
@@ -234,87 +242,111 @@ def test_two_groups_share_by_weight_one_alone_gets_all_and_a_kill_leaves_no_limi
     assert found["limits_before_kill"] > 0 and found["lifted_after_s"] is not None
 
 
+FOUND = Limits(read=123 * MIB, write=None)
+
+
 @pytest.fixture
 def running(tmp_path):
-    """bursar over two idle groups with limits of an earlier life in one of them."""
-    controller = find_controller()
-    device = find_device(str(tmp_path))
+    """`bursar serve` over two groups, one of which others have limited, with both busy."""
+    controller, device = find_controller(), find_device(str(tmp_path))
     with experiment.make_groups(controller) as groups:
-        controller.limit(groups["a"], device, 12345678, 12345678)
+        controller.limit(groups["a"], device, FOUND)
+        experiment.write_file(tmp_path / "a.data")
         process = experiment.start_bursar(tmp_path, device, groups)
-        yield controller, groups, process
-        if process.poll() is None:
+        fio = experiment.start_fio(tmp_path, "a", controller.root / groups["a"], 30)
+        try:
+            until = time.monotonic() + 20
+            while controller.limits(groups["a"], device) == FOUND and time.monotonic() < until:
+                time.sleep(0.05)
+            assert controller.limits(groups["a"], device).read < FOUND.read
+            yield controller, groups["a"], device, process
+        finally:
             process.kill()
-        process.wait()
+            fio.terminate()  # killed, it would leave its jobs behind
+            for each in (process, fio):
+                each.wait()
+            process.stderr.close()
 
 
 @needs_controller
-def test_a_start_lifts_what_an_earlier_life_left_behind(running):
-    controller, groups, _ = running
-    assert experiment.limits_of(controller, groups) == []
+@pytest.mark.needs("fio")
+def test_served_by_a_daemon_a_disk_has_a_why_and_statistics_and_gives_limits_back(running, tmp_path):
+    controller, group, device, process = running
+    with bursar.sync.connect((tmp_path / "url").read_text()) as b:
+        assert any("it gets" in said for said in b.explain("disk", group).sentences)
+        assert b.statistics("disk").part["tenants"][group]["rate"] > 0
+        with pytest.raises(bursar.Refused, match="enforced by"), b.resource("disk").acquire(group):
+            pass
+    process.terminate()
+    assert process.wait(timeout=20) == 0
+    assert controller.limits(group, device) == FOUND
 
 
 @needs_controller
-def test_a_proper_end_lifts_the_limits_and_dismisses_the_guard(running):
-    controller, groups, process = running
-    process.send_signal(signal.SIGTERM)
-    assert process.wait(timeout=10) == 0
-    assert experiment.limits_of(controller, groups) == []
+@pytest.mark.needs("fio")
+def test_a_daemon_that_is_killed_leaves_the_limits_that_were_there_before(running):
+    controller, group, device, process = running
+    process.kill()
+    until = time.monotonic() + 20
+    while controller.limits(group, device) != FOUND and time.monotonic() < until:
+        time.sleep(0.02)
+    assert controller.limits(group, device) == FOUND
 
 
-@needs_controller
-def test_a_guard_lifts_limits_even_when_it_was_replaced(tmp_path):
-    """The guard is killed first, bursar posts another, then bursar is killed."""
-    controller = find_controller()
-    device = find_device(str(tmp_path))
-    script = (
-        "import asyncio, sys, time\n"
-        "from bursar.integrations.blkio.enforcer import GroupEnforcer\n"
-        "from bursar.integrations.blkio.groups import find_controller\n"
-        "from bursar.integrations.blkio.guard import Guard\n"
-        "from bursar.shares.handout import Handout, Line\n"
-        "import os, signal\n"
-        "group, device = sys.argv[1:]\n"
-        "controller = find_controller()\n"
-        "guard = Guard(controller, device, [group])\n"
-        "enforcer = GroupEnforcer(controller, device, {'a': group}, guard)\n"
-        "handout = Handout(1, 1, {'a': Line(1, 1, 1, 1, 0, 5 << 20, 1)})\n"
-        "asyncio.run(enforcer.apply(handout))\n"
-        "os.kill(guard.pid, signal.SIGKILL); os.waitpid(guard.pid, 0)\n"
-        "guard._process.returncode = -9\n"
-        "asyncio.run(enforcer.apply(handout))\n"
-        "print('limited', flush=True); time.sleep(60)\n"
-    )
-    with experiment.make_groups(controller) as groups:
-        process = subprocess.Popen(
-            [sys.executable, "-c", script, groups["a"], device], stdout=subprocess.PIPE, text=True
-        )
-        assert process.stdout.readline() == "limited\n"
-        assert experiment.limits_of(controller, groups)
-        process.kill()
-        process.wait()
-        until = time.monotonic() + 10
-        while experiment.limits_of(controller, groups) and time.monotonic() < until:
-            time.sleep(0.02)
-        assert experiment.limits_of(controller, groups) == []
+def test_limits_that_both_bursar_and_its_guard_left_behind_are_given_back_by_the_next_start(tmp_path):
+    folder = Folder(tmp_path)
+    folder.add("a")
+    folder.controller.limit("a", "8:16", FOUND)
+    found = FoundLimits(tmp_path / "found.json", "8:16")
+    assert found.note(folder.controller, "a") == FOUND
+    folder.controller.limit("a", "8:16", Limits(1, 1))
+    FoundLimits(tmp_path / "found.json", "8:16").give_all_back(folder.controller)
+    assert folder.controller.limits("a", "8:16").read == FOUND.read
 
 
-@pytest.mark.parametrize(
-    ("config", "words"),
-    [
-        ({"device": "250:9999", "tenants": {"a": {"path": "a"}}}, "block device"),
-        ({"device": "/", "tenants": {}}, "tenants"),
-        ({"device": "/", "tenants": {"a": {"path": "../../x"}}}, "path below"),
-        ({"device": "/", "tenants": {"a": {"path": "a", "wight": 2}}}, "wight"),
-    ],
-)
-@needs_controller
-def test_a_wrong_configuration_ends_with_a_message_not_a_traceback(tmp_path, config, words):
-    path = tmp_path / "c.json"
-    path.write_text(json.dumps(config))
-    command = [sys.executable, "-m", "bursar.integrations.blkio", str(path)]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=30)
-    assert done.returncode == 1 and words in done.stderr and "Traceback" not in done.stderr
+async def test_a_limit_that_others_set_holds_as_well(tmp_path):
+    folder = Folder(tmp_path, version=2)
+    folder.add("a")
+    (tmp_path / "a" / "io.max").write_text(f"8:16 rbps={2 * MIB} wbps=max riops=7 wiops=max\n")
+    enforcer = enforce(folder, "a")
+    await enforcer.collect()
+    await enforcer.apply(handout(a=100 * MIB))
+    assert folder.limits("a", "io.max") == f"8:16 rbps={2 * MIB} wbps={50 * MIB}"
+    await enforcer.release()
+    assert folder.limits("a", "io.max") == f"8:16 rbps={2 * MIB} wbps=max"
+
+
+async def test_requests_are_counted_and_limited_where_a_token_is_one(tmp_path):
+    folder = Folder(tmp_path, version=2)
+    folder.add("a")
+    folder.controller = IoV2(tmp_path, "requests")
+    (tmp_path / "a" / "io.stat").write_text("8:16 rbytes=4096 wbytes=0 rios=1 wios=0\n")
+    enforcer = enforce(folder, "a")
+    await enforcer.collect()
+    (tmp_path / "a" / "io.stat").write_text("8:16 rbytes=8192 wbytes=0 rios=31 wios=10\n")
+    assert (await enforcer.collect()).served == {"a": 40}
+    await enforcer.apply(handout(a=4000))
+    assert folder.limits("a", "io.max") == "8:16 riops=3000 wiops=1000"
+
+
+@pytest.mark.parametrize("version", [1, 2])
+async def test_groups_of_a_template_are_found_while_they_are_there(tmp_path, version):
+    folder = Folder(tmp_path, version)
+    (tmp_path / "docker" / "x" / "inner").mkdir(parents=True)
+    (tmp_path / "elsewhere").mkdir()
+    discovery = Discovery(folder.controller, ["batch"], ["docker/*"])
+    inside = ["docker/x/inner"] if version == 1 else []
+    assert list(discovery.look()) == ["batch", "docker/x", *inside]
+    (tmp_path / "docker" / "y").mkdir()
+    (tmp_path / "docker" / "x" / "inner").rmdir()
+    (tmp_path / "docker" / "x").rmdir()
+    assert list(discovery.look()) == ["batch", "docker/y"]
+
+
+def test_a_tenant_that_is_no_path_of_a_group_is_refused(tmp_path):
+    for wrong in ("../x", "/x", "a/../../x"):
+        with pytest.raises(UsageError, match="path of a control group"):
+            Discovery(BlkioV1(tmp_path), [wrong], [])
 
 
 def test_nothing_of_these_tests_stays_behind():

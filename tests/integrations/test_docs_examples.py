@@ -19,7 +19,7 @@ import yaml
 from bursar.cli import main
 from bursar.demo.ports import find_free_port
 from bursar_lab.experiments.envoy.load import Load
-from bursar_lab.experiments.envoy.processes import Bursar, find_envoy
+from bursar_lab.experiments.envoy.processes import Bursar, find_envoy, find_ports
 from bursar_lab.processes import Process
 
 DOCS = Path(__file__).parents[2] / "docs"
@@ -40,7 +40,9 @@ def write_policy(page: str, folder: Path) -> Path:
 
 
 def command_of(page: str, start: str) -> list[str]:
-    (line,) = [row for row in (DOCS / page).read_text().splitlines() if row.strip().startswith(f"$ {start}")]
+    """The first command of a page that begins so."""
+    rows = (DOCS / page).read_text().splitlines()
+    line = next(row for row in rows if row.strip().startswith(f"$ {start}"))
     return shlex.split(line.strip()[2:])
 
 
@@ -74,7 +76,7 @@ def test_the_memcached_example_serves_and_refuses(tmp_path: Path) -> None:
             time.sleep(0.1)  # the first period's tokens
         got = talk(port, b"set acme:greeting 0 0 5\r\nhello\r\nget acme:greeting\r\n")
         assert got == b"STORED\r\nVALUE acme:greeting 0 5\r\nhello\r\nEND\r\n"
-        assert b"SERVER_ERROR refused: guest has" in talk(port, b"get guest:x\r\n" * 20)
+        assert b"CLIENT_ERROR refused: guest has" in talk(port, b"get guest:x\r\n" * 20)
     finally:
         proxy.stop()
         server.kill()
@@ -102,8 +104,8 @@ def print_config(file: Path, port: int, capsys: pytest.CaptureFixture[str]) -> t
 @pytest.mark.needs("envoy")
 async def test_the_envoy_example_holds_the_limit(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     file = write_policy("envoy.md", tmp_path)
-    port, listen = find_free_port(), find_free_port()
-    filters, clusters = print_config(file, port, capsys)
+    ports, listen = find_ports(), find_free_port()
+    filters, clusters = print_config(file, ports[2], capsys)
     skeleton = block("envoy.md", "yaml", "# envoy.yaml").replace("port_value: 10000", f"port_value: {listen}")
     config = yaml.safe_load(skeleton)
     connection = config["static_resources"]["listeners"][0]["filter_chains"][0]["filters"][0]
@@ -111,7 +113,8 @@ async def test_the_envoy_example_holds_the_limit(tmp_path: Path, capsys: pytest.
     config["static_resources"]["clusters"] = clusters
     written = tmp_path / "envoy.yaml"
     written.write_text(yaml.safe_dump(config))
-    bursar = Bursar(file, port, tmp_path / "bursar.log")
+    bursar = Bursar(file, ports, tmp_path / "bursar.log")
+    bursar.wait_until_ready()
     envoy = Process(
         [str(find_envoy()), "-c", str(written), "--disable-hot-restart", "--concurrency", "1"],
         tmp_path / "envoy.log",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 import time
@@ -102,7 +103,13 @@ class Oss:
         self.path = path
         self.write(lctl_standin.new_state())
         standin = Path(lctl_standin.__file__)
-        self.enforcer = LustreEnforcer(Lctl([sys.executable, str(standin), str(path)]))
+        self.lctl = Lctl([sys.executable, str(standin), str(path)])
+        self.kept = path.with_name("kept")
+        self.enforcer = self.live()
+
+    def live(self):
+        """One more life of bursar."""
+        return LustreEnforcer(self.lctl, self.kept)
 
     def read(self):
         return json.loads(self.path.read_text())
@@ -236,29 +243,70 @@ async def test_a_missing_lctl_is_a_clear_error():
         await Lctl(["/nowhere/lctl"]).get("x")
 
 
-def test_the_process_shares_an_oss_until_it_is_told_to_end(tmp_path):
-    """The whole program against the stand-in: rules appear, and are gone when it ends."""
+RUNNING = ["fifo", "crrn", "orr", "trr", "delay", "tbf", "tbf jobid", "tbf nid"]
+
+
+@pytest.mark.parametrize("version", ["2.12.9", "2.15.5", "2.16.1"])
+@pytest.mark.parametrize("running", RUNNING)
+async def test_what_was_running_runs_again_after_a_stop_and_after_a_kill(oss, running, version):
+    theirs = [{"name": "theirs", "condition": "y", "rate": 6}, *oss.read()["rules"]]
+    oss.set(policies=[running], version=version, rules=theirs if running.startswith("tbf") else theirs[1:])
+    before = {key: oss.read()[key] for key in ("policies", "rules")}
+    for ends in ([True], [False, True]):  # stopped; killed, and the next life stopped
+        for ends_well in ends:
+            enforcer = oss.live()
+            if running in ("fifo", "tbf", "tbf jobid"):
+                await enforcer.open()
+                await enforcer.apply(handout(a=(100, 1)))
+                assert ("a", 50) in oss.rules()
+            else:
+                with pytest.raises(UsageError, match=f"schedules by '{running}'"):
+                    await enforcer.open()
+            if ends_well:
+                await enforcer.release()
+        assert {key: oss.read()[key] for key in before} == before
+
+
+async def test_a_policy_that_somebody_chose_meanwhile_stays(oss):
+    await oss.enforcer.open()
+    oss.set(policies=["tbf"])
+    await oss.enforcer.release()
+    assert oss.read()["policies"] == ["tbf"]
+
+
+@pytest.mark.parametrize(("version", "most"), [("2.12.9", 65_534), ("2.14.0", 65_534), ("2.15.0", 999_999)])
+async def test_rates_stay_below_what_the_release_takes(oss, version, most):
+    oss.set(version=version)
+    await oss.enforcer.open()
+    await oss.enforcer.apply(handout(a=(10_000_000, 1)))
+    assert oss.rules() == [("a", most)]
+
+
+def test_a_daemon_shares_an_oss_until_it_is_told_to_end(tmp_path, monkeypatch):
+    """`bursar serve` against the stand-in: rules appear, and are gone when it ends."""
     oss = Oss(tmp_path / "oss.json")
-    config = {
-        "tenants": {"a": {"weight": 1}, "b": {"weight": 3}},
-        "capacity": 400,
-        "interval_ms": 200,
-        "lctl": [sys.executable, lctl_standin.__file__, str(oss.path)],
-    }
-    path = tmp_path / "lustre.json"
-    path.write_text(json.dumps(config))
-    command = [sys.executable, "-m", "bursar.integrations.lustre", str(path)]
-    process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
+    lctl = tmp_path / "lctl"
+    lctl.write_text(f'#!/bin/sh\nexec {sys.executable} {lctl_standin.__file__} {oss.path} "$@"\n')
+    lctl.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
+    policy = tmp_path / "policy.toml"
+    policy.write_text(
+        f'[daemon]\nlisten = "127.0.0.1:0"\nhttp = "127.0.0.1:0"\nstate = "{tmp_path}/state"\n'
+        '[resource.oss]\nkind = "share"\nenforce = "lustre"\ncapacity = "400/s"\ninterval = "200ms"\n'
+        "[resource.oss.tenant]\na = {}\nb = { weight = 3 }\n"
+    )
+    command = [sys.executable, "-m", "bursar", "serve", str(policy)]
+    process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
     try:
-        assert process.stdout.readline().startswith("ready")
-        until = time.monotonic() + 20
+        until = time.monotonic() + 60
         served = 0
         while not oss.try_rules() and time.monotonic() < until:
             served += 1000
             oss.try_set(jobs={"a": [0, served], "b": [served, 0]})
-            time.sleep(0.1)
+            time.sleep(0.3)
         assert sorted(job for job, _ in oss.try_rules()) == ["a", "b"]
     finally:
         process.terminate()
-        assert process.wait(timeout=20) == 0
+        _, said = process.communicate(timeout=30)
+        assert process.returncode == 0, said
     assert oss.rules() == [] and oss.read()["policies"] == ["fifo"]

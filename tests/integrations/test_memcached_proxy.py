@@ -4,33 +4,28 @@ clients that behave badly."""
 from __future__ import annotations
 
 import asyncio
-import os
 import random
 import signal
 import subprocess
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
 from typing import Any
 
 import pytest
+from memcached_stand import Stand, ask, connect, run_memcached, run_proxy, wait_until
 
-from bursar.demo.ports import find_free_port
-from bursar.errors import FormatError, Refused, Unknown, UsageError
+from bursar.errors import FormatError, UsageError
 from bursar.integrations.memcached_proxy import Proxy, by_prefix
-from bursar.integrations.memcached_proxy.commands import (
+from bursar.integrations.memcached_proxy.commands import VALUE_MAX_BYTES, CommandReader, Request
+from bursar.integrations.memcached_proxy.replies import (
     LINE,
     LINE_MAX_BYTES,
     META,
     NONE,
-    VALUE_MAX_BYTES,
+    QUIET,
     VALUES,
-    CommandReader,
     ReplyReader,
-    Request,
+    Slot,
 )
-from bursar.resource import Decider, Explanation, Granted, Offers, Ticket
-from bursar.resource.door import Resource
-from bursar.runtime.world import open_world
 
 # --- commands and replies, without I/O ----------------------------------------------------------
 
@@ -50,9 +45,10 @@ STREAM = (
     b"set acme:b 0 0 0 noreply\r\n\r\n"
     b"cas acme:a 0 0 3 77\r\nabc\r\n"
     b"incr acme:n 5\r\ndelete acme:a noreply\r\ntouch acme:a 10\r\ngat 10 acme:a\r\n"
-    b"mg acme:a v t\r\nmn\r\nversion\r\nget x\n"
+    b"mg acme:a v t\r\nms acme:a 4 T0 q\r\n\r\n\r\n\r\nmg acme:a q v\r\nmd acme:a q\r\n"
+    b"version\r\nget x\n"
 )
-SHAPES = [VALUES, LINE, NONE, LINE, LINE, NONE, LINE, VALUES, META, LINE, LINE, VALUES]
+SHAPES = [VALUES, LINE, NONE, LINE, LINE, NONE, LINE, VALUES, META, QUIET, QUIET, QUIET, LINE, VALUES]
 
 
 @pytest.mark.parametrize("piece", [None, 1, 2, 7, 19])
@@ -86,8 +82,14 @@ def test_requests_are_the_same_however_the_bytes_are_cut(piece: int | None) -> N
         (b"delete a 5 noreply\r\n", b"CLIENT_ERROR bad command line format\r\n", False),
         (b"touch a never\r\n", b"CLIENT_ERROR bad command line format\r\n", False),
         (b"gat soon a\r\n", b"ERROR\r\n", False),
-        (b"ms a 5 T0\r\n", b"CLIENT_ERROR meta set is not passed on; use set\r\n", True),
-        (b"mg a v q\r\n", b"CLIENT_ERROR quiet meta commands are not supported\r\n", False),
+        (b"ms a 2 Z\r\n", b"CLIENT_ERROR invalid flag\r\n", True),
+        (b"ms a 2 T0 T1\r\n", b"CLIENT_ERROR duplicate flag\r\n", True),
+        (b"ms a 2 Fx\r\n", b"CLIENT_ERROR invalid flag\r\n", True),
+        (b"ms a -2\r\n", b"CLIENT_ERROR bad data chunk\r\n", True),
+        (b"ms a 2 b\r\nhi\r\n", b"CLIENT_ERROR error decoding key\r\n", False),
+        (b"mg a Z\r\n", b"CLIENT_ERROR invalid flag\r\n", False),
+        (b"mn\r\n", b"MN\r\n", False),
+        (b"flush_all noreply\r\n", b"", False),
     ],
 )
 def test_what_cannot_be_understood_gets_the_documented_answer(data: bytes, reply: bytes, last: bool) -> None:
@@ -103,140 +105,57 @@ def test_a_value_that_is_too_large_is_swallowed_and_the_next_request_understood(
     assert found[1].raw == b"get b\r\n"
 
 
+REPLIES = [
+    (VALUES, b"VALUE a 0 5\r\n\r\nEND\r\nVALUE b 0 0 9\r\n\r\nEND\r\n"),
+    (LINE, b"STORED\r\n"),
+    (VALUES, b"END\r\n"),
+    (VALUES, b"VALUE a 0 5 7\r\nEND\r\n\r\nEND\r\n"),
+    (VALUES, b"SERVER_ERROR out of memory\r\n"),
+    (META, b"VA 4\r\nHD\r\n\r\n"),
+    (META, b"HD\r\n"),
+]
+
+
 @pytest.mark.parametrize("piece", [1, 3, 1000])
 def test_replies_end_where_they_end(piece: int) -> None:
-    replies = [
-        (VALUES, b"VALUE a 0 5\r\n\r\nEND\r\nVALUE b 0 0 9\r\n\r\nEND\r\n"),
-        (LINE, b"STORED\r\n"),
-        (VALUES, b"END\r\n"),
-        (META, b"VA 4\r\nHD\r\n\r\n"),
-        (META, b"HD\r\n"),
-    ]
-    data = b"".join(reply for _, reply in replies)
-    reader, ends, left, passed = ReplyReader(), [], [shape for shape, _ in replies], 0
+    data = b"".join(reply for _, reply in REPLIES)
+    reader, ends = ReplyReader(), []
+    left, passed, rest = [Slot(shape, 1) for shape, _ in REPLIES], 0, b""
     for start in range(0, len(data), piece):
-        scan = reader.scan(data[start : start + piece])
-        while left and scan.finish(left[0]):
+        here, at = rest + data[start : start + piece], 0
+        while left:
+            at = reader.pass_over(here, at, left[0])
+            if left[0].count:
+                break
             left.pop(0)
-            ends.append(passed + scan.at)
-        passed += scan.at
-        scan.keep()
+            ends.append(passed + at)
+        passed += at
+        rest = here[at:]
     assert not left
-    expected = [sum(len(reply) for _, reply in replies[: n + 1]) for n in range(len(replies))]
+    expected = [sum(len(reply) for _, reply in REPLIES[: n + 1]) for n in range(len(REPLIES))]
     assert ends == expected
 
 
 def test_a_server_that_talks_nonsense_is_found_out() -> None:
     with pytest.raises(FormatError, match="without its size"):
-        ReplyReader().scan(b"VALUE a 0 many\r\n").finish(VALUES)
+        ReplyReader().pass_over(b"VALUE a 0 many\r\n", 0, Slot(VALUES, 1))
     with pytest.raises(FormatError, match="without end"):
-        ReplyReader().scan(b"x" * (LINE_MAX_BYTES + 1)).finish(LINE)
+        ReplyReader().pass_over(b"x" * (LINE_MAX_BYTES + 1), 0, Slot(LINE, 1))
 
 
 # --- a real memcached ---------------------------------------------------------------------------
 
 
-class Tokens(Decider):
-    """So many tokens a tenant; what waits goes when `give` brings more. Counts what is given back."""
-
-    kind = "rate"
-    name = "cache"
-    offers = Offers(lots=True)
-
-    def __init__(self, tokens: dict[str, int]) -> None:
-        self.left = dict(tokens)
-        self.open = 0
-        self.waiting: list[Ticket] = []
-
-    def is_ready(self) -> bool:
-        return True
-
-    def most(self, ticket: Ticket) -> int | None:
-        if ticket.tenant not in self.left:
-            raise Refused(f"no tenant {ticket.tenant}", reason="tenant")
-        return None
-
-    def decide(self, ticket: Ticket) -> None:
-        if self.left[ticket.tenant] < ticket.amount:
-            self.waiting.append(ticket)
-            return
-        self.left[ticket.tenant] -= ticket.amount
-        self.open += 1
-        ticket.give(Granted(ticket.amount))
-
-    def give(self, tenant: str, tokens: int) -> None:
-        self.left[tenant] += tokens
-        waiting, self.waiting = self.waiting, []
-        for ticket in waiting:
-            self.decide(ticket)
-
-    def withdraw(self, ticket: Ticket) -> Refused | Unknown | None:
-        self.waiting.remove(ticket)
-        if ticket.tenant == "vague":
-            return Unknown("nobody answers")
-        return Refused(f"{ticket.tenant} has used its tokens", limit=1, remaining=0, retry_after=0.25)
-
-    def finish(self, granted: Granted) -> None:
-        self.open -= 1
-
-    def explain(self, tenant: str) -> Explanation:
-        return Explanation(resource=self.name, kind=self.kind, tenant=tenant, sentences=())
-
-
-class Stand:
-    def __init__(self, proxy: Proxy, tokens: Tokens, port: int, server: subprocess.Popen[bytes]) -> None:
-        self.proxy, self.tokens, self.port, self.server = proxy, tokens, port, server
-
-
-def start(command: list[str]) -> subprocess.Popen[bytes]:
-    return subprocess.Popen(command)
-
-
 @pytest.fixture
 async def memcached() -> AsyncIterator[tuple[int, subprocess.Popen[bytes]]]:
-    port = find_free_port()
-    user = ["-u", "nobody"] if os.geteuid() == 0 else []
-    server = start(["memcached", "-l", "127.0.0.1", "-p", str(port), "-m", "64", *user])
-    for _ in range(200):
-        try:
-            _, writer = await asyncio.open_connection("127.0.0.1", port)
-            writer.close()
-            break
-        except OSError:
-            await asyncio.sleep(0.02)
-    yield port, server
-    server.kill()
-    server.wait()
+    async with run_memcached() as found:
+        yield found
 
 
 @pytest.fixture
 async def stand(memcached: Any) -> AsyncIterator[Stand]:
-    tokens = Tokens({"acme": 1_000_000, "few": 2, "vague": 0})
-    world = await open_world("proxy")
-    door = Resource(world, tokens, None)
-    await door.start()
-    proxy = Proxy(door, f"127.0.0.1:{memcached[0]}", slow_timeout_s=0.5, stall_timeout_s=0.5)
-    (address,) = await proxy.listen({"127.0.0.1:0": None})
-    yield Stand(proxy, tokens, address.port, memcached[1])
-    proxy.close()
-    await world.close()
-
-
-@asynccontextmanager
-async def connect(port: int) -> AsyncIterator[tuple[asyncio.StreamReader, asyncio.StreamWriter]]:
-    reader, writer = await asyncio.open_connection("127.0.0.1", port, limit=8 * 1024 * 1024)
-    try:
-        yield reader, writer
-    finally:
-        writer.close()
-
-
-async def ask(port: int, data: bytes) -> bytes:
-    """Send, stop sending, and read all that comes until the proxy closes."""
-    async with connect(port) as (reader, writer):
-        writer.write(data)
-        writer.write_eof()
-        return await asyncio.wait_for(reader.read(), 10)
+    async with run_proxy([memcached[0]]) as found:
+        yield found
 
 
 pytestmark = pytest.mark.needs("memcached")
@@ -263,10 +182,10 @@ async def test_a_refusal_stands_where_its_answer_would(stand: Stand) -> None:
     sent = b"get acme:x\r\n" + b"get few:x\r\n" * 3 + b"get other:x\r\nbogus\r\nget vague:x\r\nget acme:y\r\n"
     lines = (await ask(stand.port, sent)).split(b"\r\n")
     assert lines[:3] == [b"END"] * 3
-    assert lines[3] == b"SERVER_ERROR refused: few has used its tokens; retry in 0.250 s"
+    assert lines[3] == b"CLIENT_ERROR refused: few has used its tokens; retry in 0.250 s"
     assert lines[4] == b"CLIENT_ERROR no tenant for this key"
     assert lines[5] == b"ERROR"
-    assert lines[6] == b"SERVER_ERROR the quota cannot be learnt now"
+    assert lines[6] == b"CLIENT_ERROR the quota cannot be learnt now"
     assert lines[7] == b"END"
 
 
@@ -300,7 +219,7 @@ async def test_a_multiget_costs_its_keys_and_has_one_tenant(stand: Stand) -> Non
 async def test_a_port_may_belong_to_a_tenant(stand: Stand) -> None:
     (address,) = await stand.proxy.listen({"127.0.0.1:0": "few"})
     got = await ask(address.port, b"set any 0 0 1\r\n1\r\nget any\r\nget any\r\n")
-    assert got.startswith(b"STORED\r\nVALUE any 0 1\r\n1\r\nEND\r\nSERVER_ERROR refused")
+    assert got.startswith(b"STORED\r\nVALUE any 0 1\r\n1\r\nEND\r\nCLIENT_ERROR refused")
 
 
 async def test_a_request_waits_for_its_tokens_if_told_to_and_those_behind_it_too(stand: Stand) -> None:
@@ -314,14 +233,6 @@ async def test_a_request_waits_for_its_tokens_if_told_to_and_those_behind_it_too
         stand.tokens.give("few", 1)
         assert await reader.readline() == b"END\r\n"
         assert await reader.readline() == b"END\r\n"
-
-
-async def wait_until(condition: Any) -> None:
-    for _ in range(500):
-        if condition():
-            return
-        await asyncio.sleep(0.02)
-    raise AssertionError("it did not come about within ten seconds")
 
 
 async def test_a_client_that_does_not_read_is_cut_off_and_others_are_served(stand: Stand) -> None:
@@ -349,14 +260,22 @@ async def test_a_client_that_leaves_takes_nothing_with_it(stand: Stand) -> None:
     assert stand.tokens.open == 0
 
 
-async def test_a_server_that_dies_is_said_so(stand: Stand) -> None:
+async def test_a_server_that_dies_is_said_so(stand: Stand, memcached: Any) -> None:
+    server = memcached[1]
     async with connect(stand.port) as (reader, writer):
         writer.write(b"version\r\n")
         assert (await reader.readline()).startswith(b"VERSION")
-        stand.server.send_signal(signal.SIGKILL)
-        assert await asyncio.wait_for(reader.read(), 5) == b"SERVER_ERROR the memcached server is gone\r\n"
-        await asyncio.to_thread(stand.server.wait, 5)  # until then its port takes connections
-    assert b"cannot be reached" in await ask(stand.port, b"version\r\n")
+        server.send_signal(signal.SIGSTOP)
+        writer.write(b"get acme:a\r\nset acme:a 0 0 1 noreply\r\n1\r\nmg acme:a q v\r\nversion\r\n")
+        await wait_until(lambda: stand.proxy.requests == 3)
+        server.send_signal(signal.SIGKILL)
+        gone = b"SERVER_ERROR the memcached server is gone\r\n"
+        assert await reader.readline() == gone
+        assert await reader.readline() == gone, "the version; what wants no reply gets none"
+        await asyncio.to_thread(server.wait, 5)  # until then its port takes connections
+        writer.write(b"version\r\n")
+        assert b"cannot be reached" in await asyncio.wait_for(reader.readline(), 5)
+    assert stand.tokens.open == 0
 
 
 async def test_connections_beyond_the_bound_are_turned_away(stand: Stand, memcached: Any) -> None:
@@ -393,7 +312,7 @@ async def test_a_client_that_says_nothing_is_cut_off_and_costs_the_server_nothin
     async with connect(address.port) as (silent, _), connect(address.port) as (reader, writer):
         writer.write(b"get acme:a\r\n")
         assert await reader.readline() == b"END\r\n"
-        assert [client._dial is None for client in proxy._clients].count(True) == 1
+        assert [client.spoke for client in proxy._clients].count(False) == 1
         assert await asyncio.wait_for(silent.read(), 5) == b""
         assert await asyncio.wait_for(reader.read(), 5) == b"", "it was idle as well, in the end"
     assert proxy.counts["idle_ended"] == 2

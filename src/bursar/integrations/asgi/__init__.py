@@ -8,6 +8,7 @@ the IETF draft; a refusal is a 429 problem document with Retry-After.
 
     tenants      whose request is it
     middleware   what is asked for a request, and what is done with the answer
+    listening    clients that leave while their request waits
     exchange     a request and its response under a grant
     costs        what was used
     answers      the RateLimit fields, and problem documents

@@ -3,26 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Literal
 
 from bursar.api.problems import Problem
-from bursar.api.ratelimit import Writer
-from bursar.errors import Refused, Unknown, UsageError
 from bursar.integrations.asgi import answers
 from bursar.integrations.asgi.costs import FindUsed, Ungranted, attach
+from bursar.integrations.asgi.deciding import Away, Deciding
 from bursar.integrations.asgi.exchange import Exchange
-from bursar.integrations.asgi.opening import Opening, Target
+from bursar.integrations.asgi.listening import Listening
+from bursar.integrations.asgi.opening import Target
 from bursar.integrations.asgi.scopes import App, Message, Receive, Scope, Send
 from bursar.integrations.asgi.tenants import FindTenant
-from bursar.resource import check_name
-from bursar.resource.door import Resource
 from bursar.resource.grants import Grant
-from bursar.runtime import logs
-
-RETRY_AFTER_S = 1.0
-"""When to ask again what could not be learnt."""
-
-Away = Literal["allow", "refuse"]
 
 
 class BursarMiddleware:
@@ -56,19 +47,13 @@ class BursarMiddleware:
         required: bool = False,
         window_s: int | None = None,
     ) -> None:
-        if not callable(when_away) and when_away not in ("allow", "refuse", None):
-            raise UsageError(f'when_away is "allow", "refuse" or a function of the scope, not {when_away!r}')
         self._app = app
-        self._name = resource
-        self._opening = Opening(bursar, resource)
-        self._find_tenant = tenant
-        self._amount = amount
-        self._wait = wait
         self._used = used
         self._exempt = exempt
-        self._when_away = when_away
         self._required = required
-        self._writer = Writer(resource, window_s)
+        self._deciding = Deciding(
+            bursar, resource, tenant, amount=amount, wait=wait, when_away=when_away, window_s=window_s
+        )
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         kind = scope["type"]
@@ -80,7 +65,20 @@ class BursarMiddleware:
             await self._serve(scope, receive, send)
 
     async def _serve(self, scope: Scope, receive: Receive, send: Send) -> None:
-        decided = await self._decide(scope)
+        if not self._deciding.waits:
+            await self._go_on(await self._deciding.decide(scope), scope, receive, send)
+            return
+        listening = Listening(receive)
+        try:
+            decided = await listening.wait(self._deciding.decide(scope))
+            if decided is not None:
+                await self._go_on(decided, scope, listening.receive, send)
+        finally:
+            listening.close()
+
+    async def _go_on(
+        self, decided: Grant | Ungranted | Problem, scope: Scope, receive: Receive, send: Send
+    ) -> None:
         if isinstance(decided, Problem):
             await answers.send_problem(decided, scope, send)
             return
@@ -88,61 +86,8 @@ class BursarMiddleware:
         if isinstance(decided, Ungranted):
             await self._app(scope, receive, send)
             return
-        fields = self._writer.write_grant(decided)
+        fields = self._deciding.writer.write_grant(decided)
         await Exchange(decided, fields, self._used, receive, send).run(self._app, scope)
-
-    # -- deciding ---------------------------------------------------------------------------
-
-    async def _decide(self, scope: Scope) -> Grant | Ungranted | Problem:
-        tenant = self._find_tenant(scope)
-        if tenant is None:
-            return answers.no_tenant("the request does not say whose it is")
-        try:
-            check_name("tenant", tenant)
-        except UsageError as error:
-            return answers.no_tenant(str(error))
-        amount = self._amount(scope) if callable(self._amount) else self._amount
-        if amount == 0:
-            return Ungranted(tenant)
-        resource = self._opening.resource
-        if resource is None:
-            # Without a lifespan the first request is where it begins.
-            await self._opening.try_first()
-            resource = self._opening.resource
-            if resource is None:
-                return self._go_without(scope, tenant, self._opening.pause_s)
-        return await self._acquire(scope, resource, tenant, amount)
-
-    async def _acquire(
-        self, scope: Scope, resource: Resource, tenant: str, amount: int
-    ) -> Grant | Ungranted | Problem:
-        wait = self._wait(scope) if callable(self._wait) else self._wait
-        self._writer.learn(resource)
-        try:
-            grant = await resource.acquire(tenant, amount, wait=wait)
-        except Refused as error:
-            return self._refuse(tenant, error)
-        except Unknown:
-            return self._go_without(scope, tenant, RETRY_AFTER_S)
-        if grant.fallback not in (None, "shadow") and self._read_away(scope) == "refuse":
-            grant.settle(0)
-            await grant.release()
-            return answers.away(RETRY_AFTER_S)
-        return grant
-
-    def _refuse(self, tenant: str, error: Refused) -> Problem:
-        if error.reason == "tenant":
-            logs.warning("asgi.unknown_tenant", resource=self._name, why=error.why)
-            return answers.unknown_tenant(tenant, self._name)
-        return answers.refused(self._name, error, self._writer)
-
-    def _go_without(self, scope: Scope, tenant: str, retry_after_s: float) -> Ungranted | Problem:
-        if self._read_away(scope) == "allow":
-            return Ungranted(tenant, fallback="allow")
-        return answers.away(retry_after_s)
-
-    def _read_away(self, scope: Scope) -> Away | None:
-        return self._when_away(scope) if callable(self._when_away) else self._when_away
 
     # -- starting and stopping --------------------------------------------------------------
 
@@ -152,7 +97,7 @@ class BursarMiddleware:
         knows no lifespan, and goes on."""
         started: list[Message] = [await receive()]
         try:
-            await self._opening.start(self._required)
+            await self._deciding.opening.start(self._required)
         except Exception as error:
             await send({"type": "lifespan.startup.failed", "message": f"bursar: {error}"})
             raise
@@ -163,4 +108,4 @@ class BursarMiddleware:
         try:
             await self._app(scope, receive_again, send)
         finally:
-            await self._opening.close()
+            await self._deciding.opening.close()

@@ -35,10 +35,14 @@ def by_key(keys: Mapping[str, str], header: str = "x-api-key") -> FindTenant:
 
 
 def by_path(position: int) -> FindTenant:
-    """The tenant is a part of the path: 0 is "acme" in /acme/items."""
+    """The tenant is a part of the path: 0 is "acme" in /acme/items. What an application is mounted under
+    does not count."""
 
     def find(scope: Scope) -> str | None:
-        parts = scope["path"].strip("/").split("/")
+        path, root = scope["path"], scope.get("root_path", "").rstrip("/")
+        # Some servers leave the root in the path, as ASGI has it, and some take it off.
+        inner = path.removeprefix(root) if path.startswith(f"{root}/") else path
+        parts = inner.strip("/").split("/")
         return parts[position] if position < len(parts) and parts[position] else None
 
     return find

@@ -1,6 +1,8 @@
-"""A rate limit quota service (RLQS) for fleets of Envoys.
+"""Envoys as places of a rate, and as those who ask about each request.
 
-Envoys are where demand appears, tenants are their quota buckets, and reservations and limits hold
-over the whole fleet, by demand. `split` decides who gets what, `fleet` keeps the book of what is
-in force, `server` carries it over gRPC, `config` writes what Envoy needs to know.
+`service` is what a daemon starts: one port for both of Envoy's protocols. For quotas (RLQS), `quotas` carries
+reports and assignments, `ledger` and `accounts` are the book of what Envoys were told and what is owed for
+it, `charging` takes it from the node's own door, `wire` reads and writes. For questions (RLS), `decisions`
+answers from the door. `config` writes what Envoy needs to know, `importing` reads the rules of another
+service.
 """

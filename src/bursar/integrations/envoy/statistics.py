@@ -1,4 +1,4 @@
-"""What is counted of a fleet of Envoys."""
+"""What is counted of the Envoys of a node."""
 
 from __future__ import annotations
 
@@ -10,17 +10,16 @@ import msgspec
 from bursar.resource.statistics import counter, gauge, labelled
 
 
-class FleetTenantStatistics(msgspec.Struct, frozen=True, kw_only=True):
-    """A tenant over all Envoys, in requests a second."""
+class EnvoyTenantStatistics(msgspec.Struct, frozen=True, kw_only=True):
+    """A tenant over all Envoys of this node."""
 
-    demand: Annotated[float, gauge("requests a second that it wants")]
-    assigned: Annotated[float, gauge("requests a second that Envoys were told to let through")]
-    in_force: Annotated[float, gauge("requests a second that Envoys may be letting through")]
-    shortfall: Annotated[float, gauge("requests a second of its reservation that fit nowhere")]
+    demand: Annotated[float, gauge("requests a second that Envoys want for it")]
+    assigned: Annotated[float, gauge("requests a second that Envoys may be letting through")]
+    charged: Annotated[int, counter("tokens charged for Envoys")]
+    owed: Annotated[float, gauge("tokens that Envoys may have used beyond what is charged")]
 
 
-class FleetStatistics(msgspec.Struct, frozen=True, kw_only=True):
+class EnvoyStatistics(msgspec.Struct, frozen=True, kw_only=True):
     envoys: Annotated[int, gauge("Envoys that are connected")]
-    round_s: Annotated[float, gauge("how long the last decision took", "seconds")]
     events: Annotated[Mapping[str, Annotated[int, counter("what happened")]], labelled("event")]
-    tenants: Annotated[Mapping[str, FleetTenantStatistics], labelled("tenant")]
+    tenants: Annotated[Mapping[str, EnvoyTenantStatistics], labelled("tenant")]

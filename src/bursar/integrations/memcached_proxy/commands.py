@@ -7,14 +7,13 @@ ends: what follows might be data taken for commands.
 
 from __future__ import annotations
 
+import binascii
 import re
+from base64 import b64decode
 from collections.abc import Callable
 from typing import NamedTuple
 
-from bursar.errors import FormatError
-
-LINE_MAX_BYTES = 32 * 1024
-"""A get of a hundred of the longest keys, and some."""
+from bursar.integrations.memcached_proxy.replies import LINE, LINE_MAX_BYTES, META, NONE, QUIET, VALUES
 
 KEY_MAX_BYTES = 250
 VALUE_MAX_BYTES = 1024 * 1024
@@ -24,8 +23,9 @@ SWALLOW_MAX_BYTES = 64 * 1024 * 1024
 BINARY = 0x80
 """The first byte of every request of the binary protocol."""
 
-NONE, LINE, VALUES, META = range(4)
-"""The shapes of replies: none, one line, values up to END, one meta reply."""
+READ, WRITE, DELETE = range(3)
+"""What a request wants, for the answer where it is refused: a value or its state, that something be stored or
+counted, that something go."""
 
 STORAGE = {b"set": 5, b"add": 5, b"replace": 5, b"append": 5, b"prepend": 5, b"cas": 6}
 """Commands with a block of data, and how many words they have."""
@@ -33,14 +33,30 @@ STORAGE = {b"set": 5, b"add": 5, b"replace": 5, b"append": 5, b"prepend": 5, b"c
 REFUSED = (b"stats", b"flush_all", b"verbosity", b"shutdown", b"watch", b"cache_memlimit", b"slabs", b"lru")
 
 
+META_FLAGS = {
+    b"mg": b"bcfhkOlqstvENRT",
+    b"ms": b"bcCEFIkOqsTM",
+    b"md": b"bCEIkOqTx",
+    b"ma": b"bCENJDTMOqtcvk",
+}
+"""What memcached 1.6 knows. Anything else is answered here, so that no block of data is left behind."""
+
+META_FLAGS_MAX = 16
+
+
 class Request(NamedTuple):
-    """raw: what is sent on. local: the answer, if the proxy answers by itself. last: then close."""
+    """raw: what is sent on. local: the answer, if the proxy answers by itself. last: then close.
+    wants, missed: which kind of request it is, and what it is answered where a refusal is to look like a
+    miss. inner: the keys as the tenant's name is found in them, where they are encoded."""
 
     keys: tuple[bytes, ...] = ()
     raw: bytes = b""
     shape: int = LINE
     local: bytes | None = None
     last: bool = False
+    wants: int = READ
+    missed: bytes = b""
+    inner: tuple[bytes, ...] = ()
 
 
 def answer(text: str, *, last: bool = False) -> Request:
@@ -61,9 +77,12 @@ class CommandReader:
             **dict.fromkeys((b"gat", b"gats"), self._read_gat),
             **dict.fromkeys(STORAGE, self._read_storage),
             **dict.fromkeys((b"delete", b"incr", b"decr", b"touch"), self._read_line),
-            **dict.fromkeys((b"mg", b"md", b"ma", b"me"), self._read_meta),
-            b"ms": lambda words, end: self._give_up("CLIENT_ERROR meta set is not passed on; use set"),
-            **dict.fromkeys((b"mn", b"version"), self._read_bare),
+            **dict.fromkeys((b"mg", b"md", b"ma"), self._read_meta),
+            b"me": self._read_debug,
+            b"ms": self._read_meta_set,
+            # Answers come in order, so by the time of this one all before it are there.
+            b"mn": lambda words, end: self._take(end, answer("MN")),
+            b"version": self._read_bare,
             b"quit": lambda words, end: self._take(end, answer_nothing),
             **dict.fromkeys(REFUSED, self._read_refused),
         }
@@ -121,12 +140,12 @@ class CommandReader:
     # -- commands of one line ---------------------------------------------------------------
 
     def _read_get(self, words: list[bytes], end: int) -> Request:
-        return self._forward(tuple(words[1:]), end, VALUES)
+        return self._forward(tuple(words[1:]), end, VALUES, READ, b"END\r\n")
 
     def _read_gat(self, words: list[bytes], end: int) -> Request:
         if len(words) < 3 or not _is_time(words[1]):
             return self._take(end, answer("ERROR"))
-        return self._forward(tuple(words[2:]), end, VALUES)
+        return self._forward(tuple(words[2:]), end, VALUES, READ, b"END\r\n")
 
     def _read_line(self, words: list[bytes], end: int) -> Request:
         """What memcached would answer with an error is answered so here: it answers errors even to
@@ -137,27 +156,55 @@ class CommandReader:
         is_right = _is_time if words[0] == b"touch" else _is_number
         if len(words) < 2 or not fits or not all(map(is_right, arguments)):
             return self._take(end, answer("CLIENT_ERROR bad command line format"))
-        return self._forward(tuple(words[1:2]), end, NONE if quiet else LINE)
+        wants = WANTS[words[0]]
+        return self._forward(tuple(words[1:2]), end, NONE if quiet else LINE, wants, b"NOT_FOUND\r\n")
 
     def _read_bare(self, words: list[bytes], end: int) -> Request:
         return self._take(end, Request((), self._data[self._at : end], LINE))
 
     def _read_refused(self, words: list[bytes], end: int) -> Request:
         what = words[0].decode()
+        if words[-1] == b"noreply":
+            return self._take(end, Request(shape=NONE, local=b""))
         return self._take(end, answer(f"CLIENT_ERROR {what} concerns all tenants and is not passed on"))
 
-    def _read_meta(self, words: list[bytes], end: int) -> Request:
-        if _is_quiet(words[2:]):
-            return self._take(end, answer("CLIENT_ERROR quiet meta commands are not supported"))
-        return self._forward(tuple(words[1:2]), end, META)
+    def _read_debug(self, words: list[bytes], end: int) -> Request:
+        if len(words) < 2 or words[2:] not in ([], [b"b"]):
+            return self._take(end, answer("CLIENT_ERROR bad command line format"))
+        return self._meta(words, end, end, b"EN\r\n")
 
-    def _forward(self, keys: tuple[bytes, ...], end: int, shape: int) -> Request:
+    def _read_meta(self, words: list[bytes], end: int) -> Request:
+        wrong = check_meta(words, words[2:])
+        if wrong is not None:
+            return self._take(end, answer(wrong))
+        if words[0] != b"mg":
+            return self._meta(words, end, end, b"NF%b\r\n" % _echo(words))
+        return self._meta(words, end, end, b"" if _is_quiet(words[2:]) else b"EN%b\r\n" % _echo(words))
+
+    def _meta(self, words: list[bytes], end: int, total: int, missed: bytes) -> Request:
+        """A request whose reply may say nothing, where it is quiet; whose key may be encoded."""
+        key = words[1]
+        if len(key) > KEY_MAX_BYTES:
+            return self._take(total, answer("CLIENT_ERROR key too long"))
+        inner: tuple[bytes, ...] = ()
+        if b"b" in words[2:]:
+            try:
+                inner = (b64decode(key, validate=True),)
+            except binascii.Error:
+                return self._take(total, answer("CLIENT_ERROR error decoding key"))
+        raw = self._data[self._at : total]
+        shape = QUIET if _is_quiet(words[2:]) else META
+        wants = META_WANTS[words[0]]
+        return self._take(total, Request((key,), raw, shape, wants=wants, missed=missed, inner=inner))
+
+    def _forward(self, keys: tuple[bytes, ...], end: int, shape: int, wants: int, missed: bytes) -> Request:
         if not keys:
             return self._take(end, answer("ERROR"))
         for key in keys:
             if len(key) > KEY_MAX_BYTES:
                 return self._take(end, answer("CLIENT_ERROR key too long"))
-        return self._take(end, Request(keys, self._data[self._at : end], shape))
+        raw = self._data[self._at : end]
+        return self._take(end, Request(keys, raw, shape, wants=wants, missed=missed))
 
     # -- commands with data -----------------------------------------------------------------
 
@@ -170,9 +217,27 @@ class CommandReader:
         flags_fit = _is_number(words[2], 2**32 - 1)
         if not (flags_fit and _is_time(words[3]) and all(map(_is_number, words[5:count]))):
             return self._give_up("CLIENT_ERROR bad command line format")
-        return self._read_block(words[1], words[4], end, NONE if quiet else LINE)
+        shape = NONE if quiet else LINE
+        total = self._find_block(words[1], words[4], end, shape)
+        if not isinstance(total, int):
+            return total
+        raw = self._data[self._at : total]
+        request = Request((words[1],), raw, shape, wants=WRITE, missed=b"NOT_STORED\r\n")
+        return self._take(total, request)
 
-    def _read_block(self, key: bytes, length: bytes, end: int, shape: int) -> Request | None:
+    def _read_meta_set(self, words: list[bytes], end: int) -> Request | None:
+        if len(words) < 3:
+            return self._give_up("CLIENT_ERROR bad command line format")
+        wrong = check_meta(words, words[3:])
+        if wrong is not None:
+            return self._give_up(wrong)
+        total = self._find_block(words[1], words[2], end, META)
+        if not isinstance(total, int):
+            return total
+        return self._meta(words, end, total, b"NS%b\r\n" % _echo(words))
+
+    def _find_block(self, key: bytes, length: bytes, end: int, shape: int) -> int | Request | None:
+        """Where the data ends; else what to answer, or None until more is here."""
         size = int(length) if length.isdigit() and len(length) <= 10 else -1
         if size < 0 or size > SWALLOW_MAX_BYTES:
             return self._give_up("CLIENT_ERROR bad data chunk")
@@ -186,7 +251,7 @@ class CommandReader:
             return None
         if self._data[total - 2 : total] != b"\r\n":
             return self._give_up("CLIENT_ERROR bad data chunk")
-        return self._take(total, Request((key,), self._data[self._at : total], shape))
+        return total
 
     def _begin_swallowing(self, end: int, size: int, shape: int, text: str) -> Request | None:
         self._at, self._wanted, self._swallow = end, 0, size
@@ -215,70 +280,52 @@ def _is_time(word: bytes) -> bool:
 
 
 def _is_quiet(flags: list[bytes]) -> bool:
-    return any(flag[:1] == b"q" for flag in flags)
+    return b"q" in flags
 
 
-class ReplyReader:
-    """Finds where replies end in what the server sends. Data passes through; only an unfinished
-    line is kept."""
+def check_meta(words: list[bytes], flags: list[bytes]) -> str | None:
+    """What is wrong with a meta command, as memcached would say it. A flag that it did not know or that came
+    twice would make it answer what is not expected, and perhaps take data for commands."""
+    if len(words) < 2:
+        return "CLIENT_ERROR bad command line format"
+    letters = [flag[:1] for flag in flags]
+    if len(flags) > META_FLAGS_MAX or len(set(letters)) < len(letters):
+        return "CLIENT_ERROR duplicate flag"
+    for letter, flag in zip(letters, flags, strict=True):
+        fits = letter in META_FLAGS[words[0]] and _FLAG_FITS.get(letter, _is_bare)(flag[1:])
+        if not fits:
+            return "CLIENT_ERROR invalid flag"
+    return None
 
-    def __init__(self) -> None:
-        self._rest = b""
-        self._skip = 0
 
-    def scan(self, data: bytes) -> Scan:
-        return Scan(self, self._rest + data if self._rest else data)
+def _is_bare(word: bytes) -> bool:
+    return not word
 
 
-class Scan:
-    """One piece of what the server sent: `finish` replies in it, then `taken` is passed on."""
+def _is_mode(word: bytes) -> bool:
+    return len(word) == 1
 
-    __slots__ = ("_data", "_reader", "at")
 
-    def __init__(self, reader: ReplyReader, data: bytes) -> None:
-        self._reader = reader
-        self._data = data
-        self.at = 0
+def _is_opaque(word: bytes) -> bool:
+    return len(word) <= 32
 
-    def finish(self, shape: int) -> bool:
-        """Go to the end of the reply that is under way. False if it is not all here."""
-        reader = self._reader
-        while True:
-            if reader._skip:
-                here = min(reader._skip, len(self._data) - self.at)
-                self.at += here
-                reader._skip -= here
-                if reader._skip:
-                    return False
-                if shape == META:
-                    return True
-            end = self._data.find(b"\n", self.at)
-            if end < 0:
-                if len(self._data) - self.at > LINE_MAX_BYTES:
-                    raise FormatError("the memcached server sent a line without end")
-                return False
-            start, self.at = self.at, end + 1
-            if shape == VALUES and self._data.startswith(b"VALUE ", start):
-                reader._skip = self._read_size(start, end, 3)
-            elif shape == META and self._data.startswith(b"VA ", start):
-                reader._skip = self._read_size(start, end, 1)
-            else:
-                return True
 
-    def _read_size(self, start: int, end: int, position: int) -> int:
-        words = self._data[start:end].split()
-        if len(words) <= position or not words[position].isdigit() or len(words[position]) > 10:
-            raise FormatError("the memcached server sent a value without its size")
-        return int(words[position]) + 2
+def _echo(words: list[bytes]) -> bytes:
+    """The flags that a meta reply repeats, also where nothing was found."""
+    told = []
+    for flag in words[2:]:
+        if flag[:1] == b"O" or flag == b"b":
+            told.append(b" " + flag)
+        elif flag == b"k":
+            told.append(b" k" + words[1])
+    return b"".join(told)
 
-    def cut(self, start: int) -> bytes:
-        """What was gone over since `start`."""
-        return self._data[start : self.at]
 
-    def keep(self) -> None:
-        """Keep what was not gone over for the next piece."""
-        self._reader._rest = self._data[self.at :]
-
-    @property
-    def left_bytes(self) -> int:
-        return len(self._data) - self.at
+_FLAG_FITS: dict[bytes, Callable[[bytes], bool]] = {
+    **dict.fromkeys((b"C", b"E", b"F", b"N", b"J", b"D"), _is_number),
+    **dict.fromkeys((b"T", b"R"), _is_time),
+    b"M": _is_mode,
+    b"O": _is_opaque,
+}
+WANTS = {b"delete": DELETE, b"incr": WRITE, b"decr": WRITE, b"touch": WRITE}
+META_WANTS = {b"mg": READ, b"me": READ, b"ms": WRITE, b"ma": WRITE, b"md": DELETE}

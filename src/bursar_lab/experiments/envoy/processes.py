@@ -1,12 +1,12 @@
-"""Real processes: Envoys with the configuration that bursar prints, and `bursar envoy serve`."""
+"""Real processes: Envoys with the configuration that bursar prints, and `bursar serve`."""
 
 from __future__ import annotations
 
 import json
-import socket
 import sys
 import time
 import urllib.request
+from collections.abc import Sequence
 from importlib import metadata
 from pathlib import Path
 from typing import Any
@@ -120,22 +120,37 @@ class Envoy(Process):
 
 
 class Bursar(Process):
-    """`bursar envoy serve` on a port that stays the same over restarts."""
+    """`bursar serve` for Envoys, on ports that stay the same over restarts. `ports`: for clients, for HTTP
+    and for Envoys."""
 
-    def __init__(self, policy: Path, port: int, log: Path, options: tuple[str, ...] = ()) -> None:
-        command = [sys.executable, "-m", "bursar", "envoy", "serve", str(policy)]
-        super().__init__([*command, "--listen", f"127.0.0.1:{port}", *options], log)
-        self.port = port
+    def __init__(
+        self, policy: Path | None, ports: tuple[int, int, int], log: Path, options: tuple[str, ...] = ()
+    ) -> None:
+        listen, http, envoy = (f"127.0.0.1:{port}" for port in ports)
+        where = ("--listen", listen, "--http", http, "--envoy", envoy)
+        file = () if policy is None else (str(policy),)
+        super().__init__([sys.executable, "-m", "bursar", "serve", *file, *where, *options], log)
+        self.listen_port, self.http_port, self.port = ports
+
+    def wait_until_ready(self) -> None:
         until = time.monotonic() + START_TIMEOUT_S
         while time.monotonic() < until and self.running:
-            with socket.socket() as probe:
-                if probe.connect_ex(("127.0.0.1", port)) == 0:
+            try:
+                with urllib.request.urlopen(f"http://127.0.0.1:{self.http_port}/ready", timeout=1.0):
                     return
-            time.sleep(0.05)
+            except OSError:
+                time.sleep(0.05)
         raise self.fail("bursar did not start")
 
 
-def start_envoy(folder: Path, name: str, policy: RatePolicy, port: int, header: str = "x-tenant") -> Envoy:
-    """An Envoy that asks bursar at `port`."""
-    http_filter = make_filter(policy, header)
-    return Envoy(folder, name, http_filter, [make_cluster(f"127.0.0.1:{port}")])
+def find_ports() -> tuple[int, int, int]:
+    return find_free_port(), find_free_port(), find_free_port()
+
+
+def start_envoy(
+    folder: Path, name: str, policy: RatePolicy, ports: int | Sequence[int], header: str = "x-tenant"
+) -> Envoy:
+    """An Envoy that asks bursar at these ports."""
+    each = [ports] if isinstance(ports, int) else ports
+    cluster = make_cluster([f"127.0.0.1:{port}" for port in each])
+    return Envoy(folder, name, make_filter(policy, header), [cluster])
