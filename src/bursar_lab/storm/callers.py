@@ -51,6 +51,7 @@ class Caller(Protocol):
     async def acquire(self, operation: Operation) -> Told: ...
     async def settle(self, grant: Any, used: int) -> Told: ...
     async def release(self, grant: Any) -> Told: ...
+    async def more(self, grant: Any, names: list[str], wait_s: float) -> Told: ...
     async def settle_by_id(self, resource: str, id: str, used: int | None) -> Told: ...
     async def verb(self, resource: str, verb: str, **arguments: Any) -> Told: ...
     async def close(self) -> None: ...
@@ -138,6 +139,9 @@ class AsyncCaller:
     async def release(self, grant: Any) -> Told:
         return await time_async(grant.release)
 
+    async def more(self, grant: Any, names: list[str], wait_s: float) -> Told:
+        return await time_async(lambda: grant.more(*names, wait=wait_s))
+
     async def settle_by_id(self, resource: str, id: str, used: int | None) -> Told:
         return await time_async(lambda: self._bursar.resource(resource).settle(id, used))
 
@@ -182,6 +186,9 @@ class SyncCaller:
 
     async def release(self, grant: Any) -> Told:
         return await self._run(grant.release)
+
+    async def more(self, grant: Any, names: list[str], wait_s: float) -> Told:
+        return await self._run(lambda: grant.more(*names, wait=wait_s))
 
     async def settle_by_id(self, resource: str, id: str, used: int | None) -> Told:
         return await self._run(lambda: self._bursar.resource(resource).settle(id, used))
@@ -236,13 +243,19 @@ class HttpCaller:
         return await time_async(act)
 
     async def _post(self, path: str, body: Any, wait_s: float = 0.0, at_node: str | None = None) -> Told:
+        return await self._send("POST", path, wait_s, at_node, json=body)
+
+    async def _send(
+        self, method: str, path: str, wait_s: float = 0.0, at_node: str | None = None, **more: Any
+    ) -> Told:
         at = now_ns()
         timeout = self._timeout(wait_s + HTTP_SLACK_S, connect=HTTP_CONNECT_S)
         why = ""
         for in_vain, node in enumerate([at_node] if at_node else self._urls):
             put = now_ns()
             try:
-                answer = await self._client.post(self._urls[node] + path, json=body, timeout=timeout)
+                url = self._urls[node] + path
+                answer = await self._client.request(method, url, timeout=timeout, **more)
             except self._errors as error:
                 why = f"{type(error).__name__}: {error}"
                 if type(error).__name__ not in ("ConnectError", "ConnectTimeout"):
@@ -275,24 +288,26 @@ class HttpCaller:
     async def settle(self, grant: HttpGrant, used: int) -> Told:
         return await self._post(f"/v1/grants/{grant.body['id']}/settle", {"used": used}, 0.0, grant.node)
 
+    async def more(self, grant: HttpGrant, names: list[str], wait_s: float) -> Told:
+        raise AssertionError("the HTTP API has no such thing")
+
     async def release(self, grant: HttpGrant) -> Told:
-        at = now_ns()
-        try:
-            url = f"{self._urls[grant.node]}/v1/grants/{grant.body['id']}"
-            answer = await self._client.delete(url, timeout=HTTP_SLACK_S)
-        except self._errors as error:
-            return Told(at, now_ns(), {"is": "unknown", "why": str(error), "lost": True})
-        end = now_ns()
-        if answer.status_code >= 400:
-            return Told(at, end, describe_problem(answer.status_code, answer.json()))
-        return Told(at, end, DONE)
+        return await self._send("DELETE", f"/v1/grants/{grant.body['id']}", 0.0, grant.node)
 
     async def settle_by_id(self, resource: str, id: str, used: int | None) -> Told:
         return await self._post(f"/v1/resources/{resource}/settlements", {"id": id, "used": used})
 
     async def verb(self, resource: str, verb: str, **arguments: Any) -> Told:
-        at = now_ns()
-        return Told(at, now_ns(), {"is": "usage", "why": f"{verb} is not asked for over HTTP here"})
+        """Of tasks alone. Work that was submitted here fails: its payload is a text, and no call."""
+        path = f"/v1/resources/{resource}/tasks"
+        if verb == "submit":
+            body = {key: arguments[key] for key in ("tenant", "names", "key") if arguments[key]}
+            told = await self._post(path, body)
+            return told if told.value is None else replace(told, value=told.value["id"])
+        if verb == "cancel":
+            return await self._send("DELETE", f"{path}/{arguments['id']}")
+        wait_s = arguments["timeout"]
+        return await self._send("GET", f"{path}/{arguments['id']}", wait_s, params={"wait": wait_s})
 
     async def close(self) -> None:
         await self._client.aclose()

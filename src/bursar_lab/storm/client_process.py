@@ -111,6 +111,8 @@ class Client:
                 continue
             await _sleep_until(self.begin_ns + operation["at_ms"] * NANOS)
             await self._at_once.acquire()
+            if now_ns() >= self.end_ns:
+                break  # it is behind, with so many on their way: what is left is not begun any more
             task = asyncio.create_task(self._do(operation))
             self._open.add(task)
             task.add_done_callback(self._over)
@@ -183,6 +185,8 @@ class Client:
         if told.value is None:
             return
         await self._hold(operation, n, told)
+        if operation.get("more") and caller.via != "http":
+            await self._ask_more(caller, operation, n, told)
         end = operation["end"]
         if told.answer.get("fallback") and end not in ("release", "settle"):
             end = "release"
@@ -210,6 +214,18 @@ class Client:
         if used and operation.get("key") and told.answer == DONE:
             self._settled.append((told.end - told.at, operation))
         self.history.write(op, grant=n, at=told.at, end=told.end, via=caller.via, **fields)
+
+    async def _ask_more(self, caller: Caller, operation: Operation, n: int, told: Told) -> None:
+        """Whoever holds names asks for others; what comes of it is held with them."""
+        names, wait_ms = operation["more"], operation["more_wait_ms"]
+        more = await caller.more(told.value, names, wait_ms / 1000)
+        kept = ("resource", "tenant")
+        fields = {key: operation[key] for key in kept} | {"names": names, "wait_ms": wait_ms}
+        self.history.write(
+            "more", grant=n, at=more.at, end=more.end, via=caller.via, answer=more.answer, **fields
+        )
+        if more.value is not None:
+            await self._hold(operation, n, more)
 
     async def _hold(self, operation: Operation, n: int, told: Told) -> None:
         """Whoever holds names writes where they are guarded: when it begins, and again before it lets go."""

@@ -1,4 +1,4 @@
-"""The store that a storm's fleet stands on: an SQLite file, or ZooKeepers of its own."""
+"""The store that a storm's fleet stands on: an SQLite file, or servers of its own."""
 
 from __future__ import annotations
 
@@ -7,17 +7,22 @@ import socket
 import sqlite3
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Protocol
 
 from bursar.demo.ports import find_free_port
 from bursar.errors import BursarError
+from bursar_lab.etcd_server import EtcdServers
+from bursar_lab.postgresql_server import PostgresqlServers
 from bursar_lab.processes import Process
 from bursar_lab.storm.places import Place
 from bursar_lab.zookeeper_server import ZookeeperServers
 
 LOCK_TIMEOUT_S = 5.0
+AWAY_S, BACK_S = 0.08, 0.02
+"""A slow engine does nothing for the one, and its work in the other, over and over."""
+
 START_S = 10.0
 
 
@@ -30,9 +35,33 @@ class Engine(Protocol):
     def pause(self, everybody: bool) -> str:
         """Stop the one that leads, or all of them, without a word; their names."""
 
+    def slow(self) -> str:
+        """It does its work in a fifth of the time; their names."""
+
     def heal(self) -> None: ...
 
     def stop(self) -> None: ...
+
+
+class _Stutter:
+    """Something that is stopped and let go, over and over, until it is over."""
+
+    def __init__(self, stop: Callable[[], object], go: Callable[[], object]) -> None:
+        self._stop, self._go = stop, go
+        self._over = threading.Event()
+        self._thread = threading.Thread(target=self._run, daemon=True)
+        self._thread.start()
+
+    def _run(self) -> None:
+        while not self._over.is_set():
+            self._stop()
+            self._over.wait(AWAY_S)
+            self._go()
+            self._over.wait(BACK_S)
+
+    def end(self) -> None:
+        self._over.set()
+        self._thread.join()
 
 
 class SqliteEngine:
@@ -43,6 +72,7 @@ class SqliteEngine:
         self.url = f"sqlite://{self._path}"
         self._release = threading.Event()
         self._holder: threading.Thread | None = None
+        self._stutter: _Stutter | None = None
 
     def kill(self) -> str:
         raise NotImplementedError("plans on SQLite have no such fault")
@@ -53,6 +83,10 @@ class SqliteEngine:
         self._holder = threading.Thread(target=self._hold, args=(locked,), daemon=True)
         self._holder.start()
         locked.wait(LOCK_TIMEOUT_S)
+        return "store.db"
+
+    def slow(self) -> str:
+        self._stutter = _Stutter(lambda: self.pause(True), self._let_go)
         return "store.db"
 
     def _hold(self, locked: threading.Event) -> None:
@@ -68,6 +102,12 @@ class SqliteEngine:
             connection.close()
 
     def heal(self) -> None:
+        if self._stutter is not None:
+            self._stutter.end()
+            self._stutter = None
+        self._let_go()
+
+    def _let_go(self) -> None:
         self._release.set()
         if self._holder is not None:
             self._holder.join()
@@ -94,17 +134,44 @@ class _Members:
         return self._in.dial(member, self._in.host(member), port, timeout_s)
 
 
-class ZookeeperEngine:
-    def __init__(self, place: Place, count: int) -> None:
-        self._servers = ZookeeperServers(count, place=_Members(place)).__enter__()
-        self.url = self._servers.url("/storm")
+class Servers(Protocol):
+    count: int
+
+    def leader(self) -> int: ...
+
+    def kill(self, number: int) -> None: ...
+
+    def pause(self, number: int) -> None: ...
+
+    def resume(self, number: int) -> None: ...
+
+    def stop(self) -> None: ...
+
+
+class ServersEngine:
+    """Several servers. `fail_over(leader)` is what somebody does when the leader was killed, where the others
+    do not help themselves; `bring_back(number)` starts one that was."""
+
+    def __init__(
+        self,
+        servers: Servers,
+        url: str,
+        bring_back: Callable[[int], None],
+        fail_over: Callable[[int], None] = lambda leader: None,
+    ) -> None:
+        self._servers = servers
+        self.url = url
+        self._bring_back = bring_back
+        self._fail_over = fail_over
         self._killed: list[int] = []
         self._paused: list[int] = []
+        self._stutter: _Stutter | None = None
 
     def kill(self) -> str:
         leader = self._servers.leader()
         self._servers.kill(leader)
         self._killed.append(leader)
+        self._fail_over(leader)
         return name_server(leader)
 
     def pause(self, everybody: bool) -> str:
@@ -114,11 +181,19 @@ class ZookeeperEngine:
             self._paused.append(number)
         return ",".join(map(name_server, chosen))
 
+    def slow(self) -> str:
+        numbers, pause, resume = range(self._servers.count), self._servers.pause, self._servers.resume
+        self._stutter = _Stutter(lambda: list(map(pause, numbers)), lambda: list(map(resume, numbers)))
+        return ",".join(map(name_server, numbers))
+
     def heal(self) -> None:
+        if self._stutter is not None:
+            self._stutter.end()
+            self._stutter = None
         for number in self._paused:
             self._servers.resume(number)
         for number in self._killed:
-            self._servers.start(number)
+            self._bring_back(number)
         self._paused, self._killed = [], []
 
     def stop(self) -> None:
@@ -126,8 +201,32 @@ class ZookeeperEngine:
         self._servers.stop()
 
 
+def _open_zookeeper(place: Place, count: int) -> ServersEngine:
+    servers = ZookeeperServers(count, place=_Members(place)).__enter__()
+    return ServersEngine(servers, servers.url("/storm"), servers.start)
+
+
+def _open_etcd(place: Place, count: int) -> ServersEngine:
+    servers = EtcdServers(count, place=_Members(place)).__enter__()
+    return ServersEngine(servers, servers.url("/storm"), servers.start)
+
+
+def _open_postgresql(place: Place, count: int) -> ServersEngine:
+    """A primary and a standby that it waits for; the standby is promoted when the primary is killed."""
+    servers = PostgresqlServers(2, place=_Members(place)).__enter__()
+    return ServersEngine(servers, servers.url(), servers.rejoin, servers.fail_over)
+
+
+SHARED: dict[str, Callable[[Place, int], ServersEngine]] = {
+    "zookeeper": _open_zookeeper,
+    "etcd": _open_etcd,
+    "postgresql": _open_postgresql,
+}
+STORES = ("sqlite", *SHARED)
+
+
 def name_server(number: int) -> str:
-    return f"zk{number + 1}"
+    return f"store{number + 1}"
 
 
 class Words:
@@ -171,4 +270,4 @@ class Words:
 
 
 def open_engine(store: str, place: Place, folder: Path, servers: int) -> Engine:
-    return SqliteEngine(folder) if store == "sqlite" else ZookeeperEngine(place, servers)
+    return SqliteEngine(folder) if store == "sqlite" else SHARED[store](place, servers)

@@ -14,7 +14,7 @@ import sys
 from pathlib import Path
 
 from bursar.claims.fences import StaleFence
-from bursar.claims.guards import SqlGuard
+from bursar.integrations.guards import SqlGuard
 from bursar_lab.storm.history import History, now_ns
 
 

@@ -8,6 +8,7 @@ makes a line slow. All of it goes when the namespaces are deleted.
 from __future__ import annotations
 
 import ctypes
+import itertools
 import os
 import shutil
 import socket
@@ -21,6 +22,8 @@ NODE_PORT, HTTP_PORT = 7070, 9464
 CLONE_NEWNET = 0x40000000
 NEEDED = ("ip", "iptables", "tc", "openssl")
 LIVES_MAX = 9
+_numbers = itertools.count()
+"""Of the networks that this process made: each has names of its own."""
 
 
 def find_hindrance() -> str:
@@ -42,7 +45,7 @@ class NamespacePlace:
     tls = True
 
     def __init__(self, nodes: list[str], others: list[str], folder: Path) -> None:
-        self._prefix = f"bs{os.getpid()}-"
+        self._prefix = f"bs{os.getpid()}-{next(_numbers)}-"
         self._made: list[str] = []
         self._hosts = {name: f"10.77.0.{number}" for number, name in enumerate([*nodes, *others], start=2)}
         try:

@@ -16,12 +16,13 @@ from bursar_lab.storm.engines import Engine
 from bursar_lab.storm.history import SECOND_NS, History, now_ns, sleep_until
 from bursar_lab.storm.nodes import Fleet, read_last_words
 from bursar_lab.storm.places import Place
+from bursar_lab.storm.worker import Worker
 
 Item = dict[str, Any]
 Heal = Callable[[], None]
 
-REFUSE_TIMEOUT_S = 8.0
-NAMES = {"client_kill": "kill", "client_pause": "pause"}
+REFUSE_TIMEOUT_S = 50.0
+NAMES = {"client_kill": "kill", "client_pause": "pause", "worker_kill": "kill"}
 
 
 class Nemesis:
@@ -35,6 +36,7 @@ class Nemesis:
         engine: Engine,
         place: Place,
         fence: Callable[[str], None],
+        worker: Worker | None = None,
     ) -> None:
         self._history = history
         self._fleet = fleet
@@ -42,6 +44,7 @@ class Nemesis:
         self._engine = engine
         self._place = place
         self._fence = fence
+        self._worker = worker
         self.begun = 0
         self.missed: list[str] = []
         """Damage that a node did not notice."""
@@ -144,7 +147,8 @@ class Nemesis:
         def heal() -> None:
             self._up_again(slot)
             said = node.said(since)  # it may have been started several times since, and found it once
-            self._note_damage(slot, "torn", torn, b"journal.cut" in said)
+            noticed = True if b"journal.cut" in said else False if node.ready else None
+            self._note_damage(slot, "torn", torn, noticed)
 
         return [slot], heal
 
@@ -166,9 +170,9 @@ class Nemesis:
         until = time.monotonic() + REFUSE_TIMEOUT_S
         while node.running and not node.ready and time.monotonic() < until:
             time.sleep(0.05)
-        refused = not node.running
+        refused = node.ended_by_itself  # and was not killed by another fault meanwhile
         named = refused and flipped[0].split(" ")[0].encode() in node.said()
-        self._note_damage(slot, "flipped", flipped, named)
+        self._note_damage(slot, "flipped", flipped, named if refused or node.ready else None)
         if not refused:
             node.wanted = True
             return
@@ -177,12 +181,13 @@ class Nemesis:
         self._fence(gone)
         self._up_again(slot)
 
-    def _note_damage(self, slot: str, fault: str, where: list[str], noticed: bool) -> None:
+    def _note_damage(self, slot: str, fault: str, where: list[str], noticed: bool | None) -> None:
+        """None: it had not read its journals yet, when nobody waited for it any longer."""
         says = read_last_words(self._fleet.nodes[slot])
         self._history.write(
             "note", at=now_ns(), what="damage", fault=fault, node=slot, where=where, noticed=noticed, why=says
         )
-        if where and not noticed:
+        if where and noticed is False:
             self.missed.append(f"{fault} bytes of {slot} ({', '.join(where)}) were not noticed and named")
 
     # -- clients
@@ -199,6 +204,11 @@ class Nemesis:
         self._clients.signal(client, signal.SIGSTOP)
         return [name], lambda: self._clients.signal(client, signal.SIGCONT)
 
+    def _worker_kill(self, item: Item) -> tuple[list[str], Heal]:
+        assert self._worker is not None, "storms with tasks have one"
+        self._worker.kill()
+        return item["targets"], self._worker.restart
+
     # -- the engine
 
     def _engine_kill(self, item: Item) -> tuple[list[str], Heal]:
@@ -210,6 +220,9 @@ class Nemesis:
     def _engine_away(self, item: Item) -> tuple[list[str], Heal]:
         return self._engine.pause(True).split(","), self._engine.heal
 
+    def _engine_slow(self, item: Item) -> tuple[list[str], Heal]:
+        return self._engine.slow().split(","), self._engine.heal
+
     # -- the network
 
     def _cut(self, item: Item) -> tuple[list[str], Heal]:
@@ -220,11 +233,11 @@ class Nemesis:
         return item["targets"], lambda: self._join(item["targets"])
 
     def _one_way(self, item: Item) -> tuple[list[str], Heal]:
-        """The node hears nothing of the others; they hear it."""
+        """The node hears nothing of the others and they hear it; or, `mute`, the other way round."""
         node, *others = item["targets"]
         for other in others:
-            self._place.cut(node, other)
-        return item["targets"], lambda: self._join([node])
+            self._place.cut(*((other, node) if item["mute"] else (node, other)))
+        return item["targets"], lambda: self._join(item["targets"])
 
     def _loss(self, item: Item) -> tuple[list[str], Heal]:
         (node,) = item["targets"]

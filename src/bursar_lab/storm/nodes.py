@@ -58,6 +58,10 @@ class Node:
     def running(self) -> bool:
         return self.process is not None and self.process.running
 
+    @property
+    def ended_by_itself(self) -> bool:
+        return self.process is not None and (self.process.child.poll() or 0) > 0
+
     def said(self, since: int | None = None) -> bytes:
         """What it logged since it was started last, or from a place in its log on."""
         with self.log.open("rb") as file:

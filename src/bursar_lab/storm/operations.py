@@ -2,8 +2,8 @@
 is due, so that nothing depends on how fast the answers come.
 
 An operation: {"at_ms", "do", "resource", "tenant", "amount", "wait_ms", "key", "names", "retry", "cancel_ms",
-"hold_ms", "end", "used"}. `end` is what becomes of the grant: "release", "settle", "elsewhere" (settled by
-its id, through another node), "late" (the same, seconds later) or "abandon".
+"hold_ms", "end", "used", "more", "more_wait_ms"}. `end` is what becomes of the grant: "release", "settle",
+"elsewhere" (settled by its id, through another node), "late" (the same, seconds later) or "abandon".
 """
 
 from __future__ import annotations
@@ -120,7 +120,19 @@ def _draw_claim(rng: random.Random) -> Operation:
         operation["retry"] = rng.random() < 0.3
     elif operation["wait_ms"] and chance < 0.45:
         operation["cancel_ms"] = _draw_cancel(rng, operation["wait_ms"])
+    elif chance < 0.75:
+        operation["more"] = _draw_more(rng, names)
+        operation["more_wait_ms"] = rng.choice((0, 200, 1000, 3000))
+    if operation["do"] == "claim" and rng.random() < 0.4:
+        operation["names"].append(f"gpu:{rng.choice((1, 1, 2, 3))}")
+        operation["amount"] += 1
     return operation
+
+
+def _draw_more(rng: random.Random, names: list[str]) -> list[str]:
+    """What it asks for while it holds the others."""
+    others = rng.sample([name for name in NAMES if name not in names], rng.choice((1, 1, 2)))
+    return [f"{name}:{rng.choice('EES')}" for name in others] + ["gpu:1"] * (rng.random() < 0.2)
 
 
 def _draw_all(rng: random.Random) -> Operation:

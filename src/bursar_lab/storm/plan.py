@@ -33,6 +33,13 @@ GAP_S = (0.7, 4.5)
 LONG_S = (11.0, 15.0)
 """Longer than the timeout of a session."""
 
+OUTAGE_FROM_S = 480.0
+OUTAGE_S = (70.0, 140.0)
+"""A storm so long has the engine away once for minutes, whatever else goes on and whoever rests."""
+
+APART_S = 75.0
+"""Between two ledgers that are lost: what they held is written off, and must not be everything."""
+
 AFTER_S = 6.0
 """A node that was down is left alone for so long after it was started."""
 
@@ -84,8 +91,8 @@ class Plan:
 
     @property
     def servers(self) -> int:
-        """Of ZooKeeper."""
-        return 3
+        """Of an engine that has several: PostgreSQL a primary and a standby."""
+        return 2 if self.store == "postgresql" else 3
 
     def write(self, path: Path) -> None:
         path.write_text(json.dumps(asdict(self), indent=1) + "\n")
@@ -201,6 +208,17 @@ def draw_changes(rng: random.Random, plan: Plan) -> list[Item]:
 
 
 _COMMON = ("apply", "apply", "rollback", "tenant", "tenant", "look", "join")
+_LOOKS = (
+    *(("store", *words) for words in (("node", "list"), ("history",), ("audit",), ("token", "list"))),
+    ("store", "tenant", "list", "RESOURCE"),
+    *(("node", *words) for words in (("why", "RESOURCE", "gold"), ("top",))),
+)
+"""What is asked of the store, or of a node's daemon, or (below) by the file of the policy."""
+
+_LOOKS_OF_KIND = {
+    "quota": (("node", "quota", "show"),),
+    "claim": (("policy", "tasks", "list"), ("policy", "claims", "holders", "NAME")),
+}
 _OF_KIND = {"quota": ("topup", "topup"), "claim": ("force_release", "force_release")}
 
 
@@ -215,7 +233,10 @@ def _draw_change(rng: random.Random, plan: Plan, act: str) -> Item:
         return {"name": rng.choice(NAMES)}
     if act == "tenant":
         return _draw_tenant(rng, plan)
-    return {"command": rng.choice((["node", "list"], ["history"], ["tenant", "list"]))}
+    looks = [*_LOOKS, *(look for kind in kinds_of(plan.kind) for look in _LOOKS_OF_KIND.get(kind, ()))]
+    by, *words = rng.choice(looks)
+    named = {"NAME": rng.choice(NAMES), "RESOURCE": RESOURCES[rng.choice(kinds_of(plan.kind))]}
+    return {"command": [named.get(word, word) for word in words], "by": by, "node": rng.choice(plan.nodes)}
 
 
 def _draw_tenant(rng: random.Random, plan: Plan) -> Item:
@@ -252,31 +273,52 @@ def draw_faults(rng: random.Random, plan: Plan, ability: Ability) -> list[Item]:
     clock = rng.choice(plan.nodes)
     busy: dict[str, float] = {}
     found = []
+    outage = _draw_outage(rng, plan)
+    lost_at_s = -APART_S
     for at_s in _draw_times(rng, plan):
         fault = rng.choice(menu)
         item = _draw_fault(rng, plan, fault, disks, clock)
         length_s = _draw_length(rng, plan, fault)
         until_s = min(at_s + length_s, plan.quiet_s - 1, find_rest(plan, at_s))
         taken = any(busy.get(target, 0) > at_s for target in item["targets"])
-        if taken or until_s - at_s < 0.3:
+        if taken or until_s - at_s < 0.3 or (fault in ENGINE and _overlap(outage, at_s, until_s)):
             continue
+        if fault in LOSING:
+            if at_s - lost_at_s < APART_S:
+                continue
+            lost_at_s = at_s
         for target in item["targets"]:
             busy[target] = until_s + (AFTER_S if fault in DOWN else 1)
         found.append({"at": round(at_s, 3), "for": round(until_s - at_s, 3), "fault": fault, **item})
-    return found
+    return sorted(found + outage, key=lambda item: float(item["at"]))
+
+
+def _draw_outage(rng: random.Random, plan: Plan) -> list[Item]:
+    if plan.seconds < OUTAGE_FROM_S:
+        return []
+    at_s, for_s = rng.uniform(0.2, 0.6) * plan.seconds, rng.uniform(*OUTAGE_S)
+    item = {"at": round(at_s, 3), "for": round(for_s, 3), "fault": "engine_away", "targets": ["engine"]}
+    return [item]
+
+
+def _overlap(outage: list[Item], at_s: float, until_s: float) -> bool:
+    return any(item["at"] - 1 < until_s and at_s < item["at"] + item["for"] + AFTER_S for item in outage)
 
 
 DOWN = ("kill", "stop", "disk_full", "disk_lost", "torn", "flipped", "engine_kill")
 SPOILING = ("disk_full", "disk_lost", "torn", "flipped")
-ENGINE = ("engine_kill", "engine_pause", "engine_away")
+LOSING = ("disk_lost", "flipped")
+ENGINE = ("engine_kill", "engine_pause", "engine_slow", "engine_away")
 NETWORK = ("cut", "one_way", "loss", "delay")
 
 
 def list_faults(plan: Plan, ability: Ability) -> list[str]:
     """What can go wrong here, the more usual more often."""
     menu = ["kill", "kill", "kill", "stop", "pause", "pause", "client_kill", "client_pause", "engine_pause"]
-    menu += ["disk_lost"]
-    if plan.store == "zookeeper":
+    menu += ["disk_lost", "engine_slow"]
+    if "claim" in kinds_of(plan.kind):
+        menu += ["worker_kill"]
+    if plan.store != "sqlite":
         menu += ["engine_kill", "engine_pause", "engine_away"]
     if "quota" in kinds_of(plan.kind):
         menu += ["torn", "flipped"]
@@ -299,8 +341,6 @@ def _draw_times(rng: random.Random, plan: Plan) -> Iterator[float]:
 def _draw_length(rng: random.Random, plan: Plan, fault: str) -> float:
     if plan.seconds >= 60 and rng.random() < 0.12:
         return rng.uniform(*LONG_S)
-    if plan.seconds >= 300 and fault == "engine_away":
-        return rng.uniform(10, 90)
     return rng.uniform(0.3, 5.0)
 
 
@@ -308,6 +348,8 @@ def _draw_fault(rng: random.Random, plan: Plan, fault: str, disks: str, clock: s
     node = rng.choice(plan.nodes)
     if fault.startswith("client_"):
         return {"targets": [rng.choice(plan.clients)["name"]]}
+    if fault == "worker_kill":
+        return {"targets": ["worker"]}
     if fault in ENGINE:
         return {"targets": ["engine"]}
     if fault == "disk_full":
@@ -318,8 +360,10 @@ def _draw_fault(rng: random.Random, plan: Plan, fault: str, disks: str, clock: s
         return {"targets": [node], "seed": rng.randrange(2**32)}
     if fault in ("loss", "delay"):
         return {"targets": [node], "part": round(rng.uniform(0.05, 0.4), 3)}
-    if fault in ("cut", "one_way"):
+    if fault == "cut":
         return {"targets": [node, *_draw_others(rng, plan, node)]}
+    if fault == "one_way":
+        return {"targets": [node, *_draw_others(rng, plan, node)], "mute": rng.random() < 0.5}
     return {"targets": [node]}
 
 
@@ -327,6 +371,6 @@ def _draw_others(rng: random.Random, plan: Plan, node: str) -> list[str]:
     """Whom a node is cut off from: another node, clients, the engine, or everybody."""
     nodes = [other for other in plan.nodes if other != node]
     clients = [client["name"] for client in plan.clients]
-    engine = [f"zk{number + 1}" for number in range(plan.servers)] if plan.store == "zookeeper" else []
+    engine = [f"store{number + 1}" for number in range(plan.servers)] if plan.store != "sqlite" else []
     groups = [[rng.choice(nodes)] if nodes else clients, clients, engine or nodes, nodes + clients + engine]
     return rng.choice(groups)

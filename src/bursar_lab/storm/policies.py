@@ -20,6 +20,9 @@ POOL_CAPACITY = 200
 WORDS = "redis://@words@"
 """Where nodes share a pool's words: the run has a Redis server of its own, and fills in where."""
 
+COUNTED = {"gpu": 4}
+"""The same in every text: what a cut capacity owes would be above it for a while."""
+
 NAMES = ("vm-1", "vm-2", "vm-3", "vm-4", "host-1", "host-2")
 
 Terms = dict[str, Any]
@@ -96,7 +99,7 @@ def _draw_quota(rng: random.Random) -> tuple[Terms, Terms]:
 
 def _draw_claim(rng: random.Random) -> tuple[Terms, Terms]:
     names = ("acme", "gold", "free", "probe", "*")
-    return {}, {name: {"weight": rng.choice((1, 2, 5))} for name in names}
+    return {"counted": COUNTED}, {name: {"weight": rng.choice((1, 2, 5))} for name in names}
 
 
 _DRAW = {

@@ -76,7 +76,7 @@ class Prober:
                 caller = await self._reach(slot)
                 told = None if caller is None else await caller.verb(resource, "survey")
                 if told is not None and told.value is not None:
-                    figures = {"whole": told.value}
+                    figures = {"whole": {row["account"]: row for row in told.value["rows"]}}
                     where = {"node": slot, "resource": resource}
                     self._history.write("show", at=told.at, end=told.end, ok=True, figures=figures, **where)
                     break

@@ -2,52 +2,36 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable
 from pathlib import Path
 
-from bursar_lab.storm.run import count_answers, judge, tidy
+from bursar_lab.storm.checker.verdict import Verdict, judge_folder, write_report
+from bursar_lab.storm.run import tidy
 
 Tell = Callable[[str], None]
 
 
 def print_end(folder: Path, missed: list[str], tell: Tell) -> bool:
-    """Whether all was kept."""
+    """Whether it was judged, and all was kept."""
     for what in missed:
         tell(f"BREACH: {what}")
-    report = judge(folder)
-    if report is None:
-        report = [
-            f"{op}: " + ", ".join(f"{count} {answer}" for answer, count in answers.items())
-            for op, answers in count_answers(folder).items()
-        ]
-        report.append("not judged: the checker is not there")
-    for line in report:
+    verdict = judge_folder(folder)
+    for line in write_report(verdict):
         tell(line)
-    kept = not read_breaches(folder) and not missed
+    kept = verdict.is_right and not missed
     if kept:
         tidy(folder)
-    else:
+    elif verdict.breaches:
         tell(f"see {folder}; made smaller by: bursar storm shrink {folder}")
     return kept
 
 
 def judge_all(folder: Path, missed: list[str]) -> list[tuple[str, str]]:
     """What is wrong with a run: the promise and a sentence, the first that could be seen first."""
-    judge(folder)
-    found = json.loads((folder / "verdict.json").read_text()).get("breaches", [])
-    return [
-        *(("liveness", what) for what in missed),
-        *((str(breach["promise"]), str(breach["sentence"])) for breach in found),
-    ]
+    broken = [(breach.promise, breach.sentence) for breach in judge_folder(folder).breaches]
+    return [*(("liveness", what) for what in missed), *broken]
 
 
-def read_breaches(folder: Path) -> list[str]:
-    """The promises that were broken, as the verdict names them, each once."""
-    path = folder / "verdict.json"
-    if not path.exists():
-        return []
-    found = json.loads(path.read_text()).get("breaches", [])
-    return sorted(
-        {str(breach.get("promise", breach)) if isinstance(breach, dict) else str(breach) for breach in found}
-    )
+def list_promises(verdict: Verdict) -> list[str]:
+    """Those that were broken, each once."""
+    return sorted({breach.promise for breach in verdict.breaches})

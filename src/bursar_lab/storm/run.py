@@ -8,14 +8,13 @@ import platform
 import shutil
 import subprocess
 import sys
+import tempfile
 import threading
 import time
-from collections import Counter as Count
-from collections.abc import Callable
-from contextlib import ExitStack
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any
 
 import bursar
 from bursar.errors import BursarError
@@ -30,14 +29,17 @@ from bursar_lab.storm.operator import Operator
 from bursar_lab.storm.places import OPERATOR, LoopbackPlace, Place
 from bursar_lab.storm.plan import SPARE, Ability, Plan
 from bursar_lab.storm.policies import RESOURCES, kinds_of
+from bursar_lab.storm.worker import Worker
 
+MEMORY = Path("/dev/shm")
 TELL_S = 5.0
 TEND_S = 0.25
 JOIN_S = 25.0
+START_S = 60.0
+"""Of the first start, which may find everything uncompiled and the machine busy."""
+
 TAKEN_S = 60.0
 HEAL_S = 60.0
-WITNESS = "bursar_lab.storm.witness"
-CHECKER = "bursar_lab.storm.checker"
 
 Tell = Callable[[str], None]
 
@@ -54,13 +56,30 @@ def find_ability(namespaces: bool = True) -> Ability:
     clocks = can_turn()
     if not clocks:
         left_out.append("clock: a clock is turned by a library, which takes a C compiler (cc)")
-    http = find_spec("bursar.api") is not None and find_spec("httpx") is not None
+    http = find_spec("httpx") is not None
     if not http:
-        left_out.append("HTTP clients: this version has no HTTP API")
-    tokens = find_spec("bursar.cli.token") is not None
-    if not tokens:
-        left_out.append("tokens: this version has none")
-    return Ability(not hindrance, mounts, clocks, http, tokens, left_out)
+        left_out.append("HTTP clients: httpx is not installed")
+    return Ability(not hindrance, mounts, clocks, http, tokens=True, left_out=left_out)
+
+
+@contextmanager
+def keep_in_memory(folder: Path) -> Iterator[None]:
+    """Its files are written where no disk keeps the writer waiting, and moved to it at the end: a client that
+    waits for the disk of the nodes while it writes down an answer would have had the answer late."""
+    if not MEMORY.is_dir():
+        folder.mkdir()
+        yield
+        return
+    kept = Path(tempfile.mkdtemp(prefix="bursar-storm-", dir=MEMORY))
+    folder.symlink_to(kept)
+    try:
+        yield
+    finally:
+        moved = folder.with_name(f"{folder.name}.moved")
+        shutil.copytree(kept, moved)
+        folder.unlink()
+        moved.rename(folder)
+        shutil.rmtree(kept)
 
 
 class Storm:
@@ -72,6 +91,7 @@ class Storm:
         self._command = command
         self._tell = tell
         self._others: list[subprocess.Popen[bytes]] = []
+        self._worker: Worker | None = None
         self.missed: list[str] = []
 
     def run(self) -> None:
@@ -79,11 +99,12 @@ class Storm:
         self.folder.mkdir(parents=True, exist_ok=True)
         if (self.folder / "history").exists():
             raise BursarError(f"{self.folder} holds another storm: give a new folder with --out")
-        (self.folder / "logs").mkdir(exist_ok=True)
         self._describe()
         place = self._open_place()
         try:
             with ExitStack() as stack:
+                for name in ("history", "logs"):
+                    stack.enter_context(keep_in_memory(self.folder / name))
                 engine = open_engine(self.plan.store, place, self.folder, self.plan.servers)
                 stack.callback(engine.stop)
                 policies = self.plan.policies
@@ -120,7 +141,7 @@ class Storm:
         others = [client["name"] for client in self.plan.clients] + [OPERATOR]
         if "pool" in kinds_of(self.plan.kind):
             others.append(Words.MEMBER)
-        if self.plan.store == "zookeeper":
+        if self.plan.store != "sqlite":
             others += [name_server(number) for number in range(self.plan.servers)]
         return NamespacePlace(nodes, others, self.folder / "certificates")
 
@@ -140,11 +161,13 @@ class Storm:
             clients = Clients(self.folder, place, self.plan.seconds, self.plan.planted)
             if self.plan.tokens:
                 operator.let_join()
-            self._start_others(place, operator)
+            self._start_others(place, operator, histories["fleet"])
             self._start_clients(place, clients, operator)
             begin_ns = clients.begin()
             self._start_prober(place, begin_ns, operator)
-            nemesis = Nemesis(histories["nemesis"], fleet, clients, engine, place, operator.fence)
+            nemesis = Nemesis(
+                histories["nemesis"], fleet, clients, engine, place, operator.fence, self._worker
+            )
             self._weather(nemesis, operator, fleet, begin_ns)
             clients.join(JOIN_S, histories["fleet"])
             self._prober.wait(JOIN_S)
@@ -152,6 +175,8 @@ class Storm:
         finally:
             if clients is not None:
                 clients.close()
+            if self._worker is not None:
+                self._worker.stop()
             for process in self._others:
                 stop_process(process)
             fleet.close()
@@ -168,7 +193,7 @@ class Storm:
             if ("disk_full", slot) in faults:
                 fleet.mount(slot)
             fleet.start(slot)
-        late = fleet.await_ready(*self.plan.nodes)
+        late = fleet.await_ready(*self.plan.nodes, timeout_s=START_S)
         if late:
             node = fleet.nodes[late[0]]
             assert node.process is not None, "it was started"
@@ -179,14 +204,13 @@ class Storm:
             raise BursarError(f"the first policy was not applied; see {self.folder}/history/operator.jsonl")
 
     def _start_witness(self) -> None:
-        if find_spec(WITNESS) is not None:
-            path = str(self.folder / "history" / "witness.jsonl")
-            self._start([sys.executable, "-m", WITNESS, path], "witness")
+        path = str(self.folder / "history" / "witness.jsonl")
+        self._start([sys.executable, "-m", "bursar_lab.storm.witness", path], "witness")
 
     def _start(self, command: list[str], name: str) -> None:
         self._others.append(start_process(command, self.folder / "logs" / f"{name}.log"))
 
-    def _start_others(self, place: Place, operator: Operator) -> None:
+    def _start_others(self, place: Place, operator: Operator, history: History) -> None:
         if "claim" not in kinds_of(self.plan.kind):
             return
         guard = [sys.executable, "-m", "bursar_lab.storm.guard_process", self._socket]
@@ -200,7 +224,8 @@ class Storm:
             "--policy",
             str(operator.file),
         ]
-        self._start(place.command(OPERATOR, [*work, "--name", "worker"]), "worker")
+        command = place.command(OPERATOR, [*work, "--name", "worker"])
+        self._worker = Worker(command, self.folder / "logs" / "worker.log", history)
 
     @property
     def _socket(self) -> str:
@@ -236,7 +261,7 @@ class Storm:
             "nodes": nodes,
             "resources": {RESOURCES[kind]: kind for kind in kinds_of(self.plan.kind)},
             "tls": None if files is None else files.table(),
-            "https": place.tls and find_spec("bursar.api") is not None,
+            "https": place.tls,
             "certificate": OPERATOR,
             "secret": operator.tokens.get("usual"),
             "token": "usual" if self.plan.tokens else None,
@@ -259,6 +284,8 @@ class Storm:
         counter, told_at = Counter(self.folder / "history"), 0.0
         while now_ns() < end_ns:
             fleet.tend()
+            if self._worker is not None:
+                self._worker.tend()
             if time.monotonic() - told_at >= TELL_S:
                 told_at = time.monotonic()
                 left_s = max(0.0, (end_ns - now_ns()) / SECOND_NS)
@@ -272,30 +299,6 @@ class Storm:
             thread.join(HEAL_S)
             if thread.is_alive():
                 raise BursarError(f"a fault or a change did not end within {HEAL_S:g} s: see {self.folder}")
-
-
-# -- after it
-
-
-def count_answers(folder: Path) -> dict[str, dict[str, int]]:
-    """How the operations ended, by what they were."""
-    found: dict[str, Count[str]] = {}
-    for path in sorted((folder / "history").glob("*.jsonl")):
-        for line in path.read_text().splitlines():
-            read = json.loads(line)
-            if "answer" in read and read["op"] != "note":
-                found.setdefault(read["op"], Count())[read["answer"]["is"]] += 1
-    return {op: dict(sorted(count.items())) for op, count in sorted(found.items())}
-
-
-def judge(folder: Path) -> list[str] | None:
-    """What the checker says, for people; None where it is not there. The verdict is in the folder."""
-    if find_spec(CHECKER) is None:
-        return None
-    from importlib import import_module
-
-    verdict: Any = import_module(f"{CHECKER}.verdict")
-    return list(verdict.write_report(verdict.judge_folder(folder)))
 
 
 def tidy(folder: Path) -> None:

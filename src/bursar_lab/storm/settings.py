@@ -28,6 +28,14 @@ FIXED = {
     "unit",
     "warnings",
     "costs",
+    "enforce",  # nodes of a storm have no kernel of their own to hold limits
+    "device",
+    "counted",
+    "history",  # it is counted in days, and a storm lasts minutes
+    "dead_history",
+    "job_nodes",  # of Lustre
+    "nodes",  # a pool of several data nodes has no clients in a storm yet
+    "tracker",  # it takes a service that does the work
 }
 """What a storm needs as it is, or what changes nothing that it could see."""
 
@@ -49,6 +57,7 @@ NOT_FOR: dict[str, dict[str, tuple[Any, ...]]] = {
     "quota": {"without_bursar": ("refuse",)},
     "claim": {"without_bursar": ("refuse",)},
     "share": {"interval": ("50ms", "100ms", "200ms")},
+    "pool": {"pacing": (True, False, "auto")},
 }
 TENANT: dict[str, Terms] = {
     "rate": {"burst": (1, 5, 10), "weight": (1, 7)},
@@ -81,7 +90,7 @@ def draw_settings(rng: random.Random, kind: str) -> dict[str, Terms]:
 def _draw(rng: random.Random, kind: str) -> Terms:
     drawn: Terms = {}
     for key, described in list_keys(kind).items():
-        values = NOT_FOR.get(kind, {}).get(key) or _list_values(key, described)
+        values = _list_values(kind, key, described)
         chosen = rng.choice(values) if values else None
         if key not in FIXED and values and rng.random() < CHANCE:
             drawn[key] = chosen
@@ -91,7 +100,9 @@ def _draw(rng: random.Random, kind: str) -> Terms:
     return drawn
 
 
-def _list_values(key: str, described: dict[str, Any]) -> tuple[Any, ...]:
+def _list_values(kind: str, key: str, described: dict[str, Any]) -> tuple[Any, ...]:
+    if key in NOT_FOR.get(kind, {}):
+        return NOT_FOR[kind][key]
     if key in RANGES:
         return RANGES[key]
     if described.get("type") == "boolean":
@@ -105,5 +116,5 @@ def list_unknown() -> list[str]:
         f"{kind}.{key}"
         for kind in ("rate", "share", "pool", "quota", "claim")
         for key, described in list_keys(kind).items()
-        if key not in FIXED and not _list_values(key, described)
+        if key not in FIXED and not _list_values(kind, key, described)
     ]

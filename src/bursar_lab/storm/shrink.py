@@ -16,10 +16,11 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from bursar.errors import UsageError
+from bursar_lab.storm.checker.verdict import judge_folder
 from bursar_lab.storm.operations import draw_operations
 from bursar_lab.storm.plan import Plan, read_plan
-from bursar_lab.storm.report import read_breaches
-from bursar_lab.storm.run import Storm, judge
+from bursar_lab.storm.report import list_promises
+from bursar_lab.storm.run import Storm
 
 Item = dict[str, Any]
 Tell = Callable[[str], None]
@@ -33,9 +34,9 @@ class Try(Protocol):
 
 def shrink(folder: Path, out: Path, runs: int, tell: Tell) -> None:
     """Leaves the smallest plan that still went wrong, and its run, in `out`."""
-    promises = read_breaches(folder)
+    promises = list_promises(judge_folder(folder))
     if not promises:
-        raise UsageError(f"{folder} holds no broken promise (verdict.json): nothing to make smaller")
+        raise UsageError(f"{folder} holds no broken promise: nothing to make smaller")
     plan = read_plan(folder / "plan.json")
     trying = _Runs(out, promises[0], runs, tell)
     tell(f"{promises[0]} was broken; {describe(plan)}; at most {runs} runs")
@@ -61,8 +62,7 @@ class _Runs:
         folder = self._out.with_name(f"{self._out.name}-try")
         shutil.rmtree(folder, ignore_errors=True)
         Storm(plan, folder.resolve(), f"bursar storm again {self._out}", lambda line: None).run()
-        judge(folder)
-        broken = self._promise in read_breaches(folder)
+        broken = self._promise in list_promises(judge_folder(folder))
         self._tell(f"  {describe(plan)}: {'still wrong' if broken else 'right'}, {self.left} runs left")
         if broken:
             shutil.rmtree(self._out, ignore_errors=True)

@@ -68,14 +68,18 @@ class Queue:
         self._read_name = read_name
         self._now = now
         self._known: dict[int, tuple[str, int, int]] = {}
+        self._looked_at: int | None = None
 
     def look(self) -> None:
-        """Find who has come and gone."""
-        pids = self._list_pids()
-        self._known = {pid: self._known.get(pid) or self._begin(pid) for pid in pids}
+        """Find who has come and gone. Whoever was not there the last time has waited for all it says since
+        then: a node that starts is busiest, and waits longest, in its first second."""
+        pids, before, self._looked_at = self._list_pids(), self._looked_at, self._now()
+        self._known = {pid: self._known.get(pid) or self._begin(pid, before) for pid in pids}
 
-    def _begin(self, pid: int) -> tuple[str, int, int]:
-        return self._read_name(pid), self._now(), self._read_waited(pid)
+    def _begin(self, pid: int, before: int | None) -> tuple[str, int, int]:
+        if before is None:
+            return self._read_name(pid), self._now(), self._read_waited(pid)
+        return self._read_name(pid), before, 0
 
     def ask(self) -> None:
         for pid, (name, at, before) in self._known.items():

@@ -119,7 +119,7 @@ def test_figures_are_drawn_and_small(allocation, tmp_path):
 
 def test_every_command_of_the_share_is_there():
     names = [name for name in EXPERIMENTS if name.startswith("shares-")]
-    assert len(names) == 7
+    assert len(names) == 8
     for name in names:
         assert callable(find_function(name, EXPERIMENTS, "experiment"))
     assert find_function("shares", BENCHMARKS, "benchmark") is benchmark.run

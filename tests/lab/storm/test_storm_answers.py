@@ -109,6 +109,25 @@ def test_whoever_keeps_the_time_had_no_processor(who: str, via: str) -> None:
     assert tale.check("answers") == []
 
 
+@pytest.mark.parametrize(
+    ("token", "via", "took", "breaches"),
+    [("", "http", 2.2, 0), ("", "http", 2.3, 1), ("", "async", 2.2, 1), ("good", "http", 2.2, 1)],
+)
+def test_a_wrong_token_is_answered_late_over_http(token: str, via: str, took: float, breaches: int) -> None:
+    tale = Tale(POLICY)
+    tale.ask(1, "llm", took=took, via=via, is_="denied", token=token)
+    assert len(tale.check("answers")) == breaches
+
+
+def test_a_token_that_was_revoked_is_a_wrong_one() -> None:
+    tale = Tale(POLICY)
+    tale.ask(1, "llm", took=2.2, via="http", is_="denied", token="brief")
+    tale.write("operator", "revoke", 4, 4.1, token="brief", ok=True)
+    tale.ask(5, "llm", took=2.2, via="http", is_="denied", token="brief")
+    (breach,) = tale.check("answers")
+    assert places(breach) == ["c1:1"]
+
+
 def test_nothing_came_back_over_http() -> None:
     tale = Tale(POLICY)
     tale.ask(1, "llm", took=2, via="http", is_="unknown", told={"lost": True})

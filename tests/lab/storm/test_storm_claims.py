@@ -198,3 +198,56 @@ def test_names_without_a_mode_are_exclusive() -> None:
         "c": True,
         "d#part": False,
     }
+
+
+# -- more, and counted names
+
+
+COUNTED = POLICY + "counted = { gpu = 4 }\n"
+
+
+def more(tale: Tale, at: float, grant: int, fence: dict[str, int], *names: str, **fields: Any) -> int:
+    answer = {"is": fields.pop("is_", "grant"), "fence": fence, "amount": 1, "id": fields.pop("id", "x")}
+    told = {"resource": "vms", "tenant": "acme", "names": list(names), "answer": answer, "wait_ms": 100}
+    return tale.write(fields.pop("client", "c1"), "more", at, at + 0.001, grant=grant, via="async", **told)
+
+
+def test_what_was_asked_for_besides_is_granted_whole() -> None:
+    tale = Tale(COUNTED)
+    grant = claim(tale, 1, {"vm-1": 5}, "vm-1:E", told={"id": "x"})
+    more(tale, 2, grant, {"vm-1": 5, "vm-2": 7}, "vm-2:E", "vm-3:S")
+    tale.release(3, grant)
+    (breach,) = tale.check("claims")
+    assert places(breach) == ["c1:2"] and "without vm-3" in breach.sentence
+
+
+def test_what_was_given_besides_is_given_to_nobody_else() -> None:
+    tale = Tale(COUNTED)
+    grant = claim(tale, 101, {"vm-1": 5}, "vm-1:E", told={"id": "x"})
+    more(tale, 102, grant, {"vm-1": 5, "vm-2": 7}, "vm-2:E", "gpu:1")
+    other = claim(tale, 103, {"vm-2": 8}, "vm-2:E", client="c2", told={"id": "y"})
+    tale.release(104, grant)
+    tale.release(105, other, client="c2")
+    (breach,) = tale.check("claims")
+    assert places(breach) == ["c1:2", "c2:1"] and "vm-2 was given" in breach.sentence
+
+
+def test_no_more_are_held_of_a_counted_name_than_there_are() -> None:
+    tale = Tale(COUNTED)
+    first = claim(tale, 101, {}, "gpu:2", told={"id": "x"})
+    second = claim(tale, 102, {"vm-1": 5}, "vm-1:E", "gpu:1", client="c2", told={"id": "y"})
+    more(tale, 103, second, {"vm-1": 5}, "gpu:1", client="c2", id="y")
+    third = claim(tale, 104, {}, "gpu:1", client="c3", told={"id": "z"})
+    for at, grant, client in ((105, first, "c1"), (106, second, "c2"), (107, third, "c3")):
+        tale.release(at, grant, client)
+    (breach,) = tale.check("claims")
+    assert "5 of gpu are held together, there are 4" in breach.sentence
+
+
+def test_units_that_are_let_go_of_are_free_and_refusals_hold_nothing() -> None:
+    tale = Tale(COUNTED)
+    for number in range(3):
+        grant = claim(tale, 101 + number, {}, "gpu:4", told={"id": f"x{number}"})
+        more(tale, 101.2 + number, grant, {}, "gpu:4", is_="refused")
+        tale.release(101.5 + number, grant)
+    assert tale.check("claims") == []

@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
 
 from bursar_lab.storm.operations import draw_operations
 from bursar_lab.storm.plan import (
+    APART_S,
     DOWN,
+    ENGINE,
+    LOSING,
     NETWORK,
+    OUTAGE_S,
     REST_S,
     ROUGH_S,
     SPOILING,
@@ -61,7 +66,10 @@ def test_nobody_is_the_target_of_two_faults_at_once() -> None:
 
 def test_every_fault_is_drawn_where_everything_can_be_done() -> None:
     drawn = {item["fault"] for seed in SEEDS for item in draw(seed, seconds=600.0).faults}
-    assert {*DOWN, *NETWORK, "pause", "clock", "client_kill", "client_pause", "engine_away"} <= drawn
+    others = {"pause", "clock", "client_kill", "client_pause", "worker_kill"}
+    assert {*DOWN, *NETWORK, *ENGINE, *others} <= drawn
+    ways = {item["mute"] for seed in SEEDS for item in draw(seed).faults if item["fault"] == "one_way"}
+    assert ways == {True, False}
 
 
 def test_what_a_machine_cannot_do_is_left_out_and_named() -> None:
@@ -112,9 +120,27 @@ def test_a_long_storm_has_calm_stretches() -> None:
     for seed in SEEDS:
         plan = draw(seed, seconds=600.0)
         for item in plan.faults:
+            if item["for"] > ROUGH_S:
+                continue  # the engine is away for minutes
             begun_s = item["at"] % whole
             assert begun_s <= rough_s and begun_s + item["for"] <= rough_s + 0.01, (seed, item)
         assert all(item["at"] % whole <= rough_s for item in plan.changes if item["do"] == "apply"), seed
+
+
+def test_a_long_storm_has_the_engine_away_once_for_minutes_and_not_ill_besides() -> None:
+    for seed in SEEDS:
+        faults = draw(seed, seconds=600.0).faults
+        (outage,) = [item for item in faults if item["for"] > ROUGH_S]
+        assert outage["fault"] == "engine_away" and outage["for"] >= OUTAGE_S[0], seed
+        until_s = outage["at"] + outage["for"]
+        others = [item for item in faults if item["targets"] == ["engine"] and item is not outage]
+        assert all(item["at"] > until_s or item["at"] + item["for"] < outage["at"] for item in others), seed
+
+
+def test_ledgers_that_are_lost_are_lost_apart() -> None:
+    for seed in SEEDS:
+        times = [item["at"] for item in draw(seed, seconds=600.0).faults if item["fault"] in LOSING]
+        assert all(later - at_s >= APART_S for at_s, later in pairwise(times)), seed
 
 
 def test_some_storms_spoil_no_disk_so_that_the_books_can_be_judged() -> None:

@@ -76,6 +76,16 @@ def test_a_key_whose_grant_was_partly_used_is_not_free_again() -> None:
     assert len(tale.check("quotas")) == 1
 
 
+def test_a_key_of_a_ledger_that_was_written_off_is_free_again() -> None:
+    tale = Tale(POLICY)
+    use(tale, 1, 10, id="a~2/1", key="k")
+    tale.write("operator", "fence", 2, 3, node="a", resource="llm", ok=False)
+    use(tale, 4, 10, id="b/7", key="k", client="c2")
+    assert tale.check("quotas") == []
+    use(tale, 5, 10, id="b/8", key="k", client="c2")
+    assert len(tale.check("quotas")) == 1
+
+
 def test_the_audit_misses_units_when_all_is_healed() -> None:
     tale = Tale(POLICY)
     tale.fault(1, "kill", "a", until=2)

@@ -51,6 +51,5 @@ def test_what_never_goes_wrong_again_stays_as_it_is() -> None:
 
 
 def test_a_folder_without_a_broken_promise_is_refused(tmp_path: Path) -> None:
-    (tmp_path / "verdict.json").write_text('{"breaches": []}')
     with pytest.raises(UsageError, match="no broken promise"):
         shrink(tmp_path, tmp_path / "small", 1, print)

@@ -15,7 +15,8 @@ that asked a paused node. Nor, over HTTP, one between which and the node the net
 while it asked: what is late then is the network, and only the client's own timeouts (two seconds for a
 connection, two beyond `wait` for the answer) bound it, so these are what it is judged by. Where nothing came
 back at all over HTTP (`lost`), the time is that of the client's own timeout, for which bursar cannot answer.
-A cancelled operation is judged like any other: it should have ended even sooner.
+A cancelled operation is judged like any other: it should have ended even sooner. Over HTTP whoever shows no
+token, or one that was revoked, is denied up to two seconds later: wrong tokens are answered late.
 """
 
 from __future__ import annotations
@@ -37,6 +38,10 @@ TURN_NS = 2_000_000_000
 
 HTTP_ANSWER_NS = 2_000_000_000
 """Beyond its `wait` an HTTP client waits no longer than this for an answer."""
+
+
+KEPT_BACK_NS = 2_000_000_000
+"""So much later is a wrong token answered."""
 
 
 def check(history: History) -> list[Breach]:
@@ -68,7 +73,7 @@ def _is_late(history: History, op: Line) -> bool:
         return False
     since = op.at if op.put is None else op.put
     return _took_over(history, op, op.at, _may_ns(history, op)) or (
-        not _was_cut_off(history, op) and _took_over(history, op, since, _grace_ns(op))
+        not _was_cut_off(history, op) and _took_over(history, op, since, _grace_ns(history, op))
     )
 
 
@@ -77,17 +82,25 @@ def _took_over(history: History, op: Line, since: int, may_ns: int) -> bool:
     return took_ns > may_ns and took_ns - history.still_ns(op, op.done_at, since) > may_ns
 
 
-def _grace_ns(op: Line) -> int:
-    return int((op.wait_ms or 0) * MILLISECOND_NS) + GRACE_NS
+def _grace_ns(history: History, op: Line) -> int:
+    kept_back_ns = KEPT_BACK_NS if _may_be_kept_back(history, op) else 0
+    return int((op.wait_ms or 0) * MILLISECOND_NS) + GRACE_NS + kept_back_ns
+
+
+def _may_be_kept_back(history: History, op: Line) -> bool:
+    if op.via != "http" or op.answer is None or op.answer.is_ != "denied" or op.token is None:
+        return False
+    revoked = (line.at for line in history.others.get("revoke", []) if line.token == op.token)
+    return op.token == "" or any(at <= op.done_at for at in revoked)
 
 
 def _may_ns(history: History, op: Line) -> int:
     """For the whole of it."""
     if op.via != "http":
-        return _grace_ns(op)
+        return _grace_ns(history, op)
     if _was_cut_off(history, op):
-        return _grace_ns(op) + (op.in_vain + 1) * TURN_NS + HTTP_ANSWER_NS
-    return _grace_ns(op) + op.in_vain * TURN_NS
+        return _grace_ns(history, op) + (op.in_vain + 1) * TURN_NS + HTTP_ANSWER_NS
+    return _grace_ns(history, op) + op.in_vain * TURN_NS
 
 
 def _was_cut_off(history: History, op: Line) -> bool:
@@ -122,8 +135,8 @@ def _tell_wrong(op: Line) -> Breach:
 
 def _tell_late(history: History, op: Line) -> Breach:
     cut_off = _was_cut_off(history, op)
-    late_here = not cut_off and op.put is not None and _took_over(history, op, op.put, _grace_ns(op))
-    since, may_ns = (op.put or op.at, _grace_ns(op)) if late_here else (op.at, _may_ns(history, op))
+    late_here = not cut_off and op.put is not None and _took_over(history, op, op.put, _grace_ns(history, op))
+    since, may_ns = (op.put or op.at, _grace_ns(history, op)) if late_here else (op.at, _may_ns(history, op))
     took_ms, may_ms = (op.done_at - since) // MILLISECOND_NS, may_ns // MILLISECOND_NS
     sentence = f"{op.op} of {op.resource or 'several'} took {took_ms} ms, and may take {may_ms} ms"
     return make_breach(PROMISE, op.done_at, sentence, [op])

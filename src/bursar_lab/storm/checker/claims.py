@@ -7,7 +7,8 @@ A deposed owner is refused wherever a guard stands, and nobody's fence in shadow
 So: (1) no guard accepts a fence below one that it accepted before, nor one of 0 or less; (2) two
 different claims never have the same fence of a name if one of them is exclusive; (3) who asks after
 another was told has a fence that is no lower, and higher if one of the two is exclusive; (4) every name
-that was asked for is in the grant; (5) in calm times, nobody is granted what another holds.
+that was asked for is in the grant, at first and when more was asked for; (5) in calm times, nobody is granted
+what another holds; (6) in calm times, of a counted name no more are held together than there are.
 
 **Left out.** That two hold the same name by what they were told is only a breach in calm (5): an owner
 that was paused, cut off or released by force learns of it late, which is what fences are for. A claim
@@ -25,6 +26,7 @@ from bursar_lab.storm.checker.fallbacks import SHADOW
 from bursar_lab.storm.checker.grants import Grant
 from bursar_lab.storm.checker.history import History
 from bursar_lab.storm.checker.lines import Line
+from bursar_lab.storm.checker.policies import Resource
 from bursar_lab.storm.checker.quantities import SECOND_NS
 
 PROMISE = "claims"
@@ -50,9 +52,11 @@ class Holding:
 
 def check(history: History) -> list[Breach]:
     found = list(_check_guards(history))
-    kinds = set(history.changes.all_resources("claim"))
-    for name in kinds:
+    for name, forms in history.changes.all_resources("claim").items():
         grants = [grant for grant in history.grants if grant.resource == name]
+        grants += list(_list_more(history, grants))
+        for counted, most in _find_counted(forms).items():
+            found += _check_units(history, grants, counted, most)
         found += _check_whole(history, [grant for grant in grants if grant.answer.fallback != SHADOW])
         by_name: dict[str, list[Holding]] = {}
         for holding in _list_holdings(grants):
@@ -70,10 +74,58 @@ def read_names(names: Iterable[str]) -> dict[str, bool]:
     found: dict[str, bool] = {}
     for text in names:
         name, _, mode = text.strip().rpartition(":")
+        if mode.isdigit():
+            continue  # so many of a counted name
         if mode not in ("S", "E"):
             name, mode = text.strip(), "E"
         found[name] = found.get(name, False) or mode == "E"
     return found
+
+
+def read_units(names: Iterable[str], counted: str) -> int:
+    """How many of a counted name were asked for."""
+    pairs = (text.strip().rpartition(":") for text in names)
+    return sum(int(number) for name, _, number in pairs if name == counted and number.isdigit())
+
+
+def _list_more(history: History, grants: Iterable[Grant]) -> Iterator[Grant]:
+    """What was given to those who asked for more, each as a grant that ends with theirs."""
+    by_number = {(grant.file, grant.op.n): grant for grant in grants}
+    for line in history.lines_of("more"):
+        held = by_number.get((line.file, line.grant))
+        if held is None or line.answer is None or line.answer.is_ != "grant":
+            continue
+        amount = len(line.names or ())
+        more = Grant(line, line.answer, held.resource, held.tenant, amount, amount, held.ended_at, held.ends)
+        if not held.op.key:  # or it is known by that, and its names with it
+            yield more
+
+
+def _find_counted(forms: Iterable[Resource]) -> dict[str, int]:
+    """The most that there ever were of each counted name."""
+    most: dict[str, int] = {}
+    for form in forms:
+        for name, units in form.counted.items():
+            most[name] = max(most.get(name, 0), units)
+    return most
+
+
+def _check_units(history: History, grants: Iterable[Grant], name: str, most: int) -> Iterator[Breach]:
+    """Only of those whose end is in the history, in calm: what was taken by force is told to nobody."""
+    held: list[tuple[Grant, int]] = []
+    told = [grant for grant in grants if grant.answer.fallback != SHADOW and not grant.answer.replayed]
+    for grant in sorted(told, key=lambda grant: grant.end):
+        units = read_units(grant.op.names or (), name)
+        held = [(each, of) for each, of in held if each.ended_at is not None and each.ended_at > grant.end]
+        if not units or grant.ended_at is None:
+            continue
+        history.judged[PROMISE] += 1
+        held.append((grant, units))
+        together = sum(of for _, of in held)
+        since = min(each.at for each, _ in held)
+        if together > most and history.is_calm(since - CALM_NS, grant.end):
+            sentence = f"{together} of {name} are held together, there are {most}, and nothing was amiss"
+            yield make_breach(PROMISE, grant.end, sentence, [each for each, _ in held])
 
 
 def _list_holdings(grants: Iterable[Grant]) -> Iterator[Holding]:

@@ -22,6 +22,7 @@ OTHERS = frozenset(
         *("token", "revoke", "scrape", "ready", "show"),
         *("fault", "heal", "stood", "starved", "write"),
         *("connect", "close", "stopped", "harness", "note"),
+        "more",  # what was asked for besides, by whoever holds a claim
     }
 )
 """Lines that are no operation of a client."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import tomllib
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from fractions import Fraction
 from typing import Any
 
@@ -41,6 +41,7 @@ class Resource:
     safe: Fraction | None
     tenants: Mapping[str, Terms]
     """Templates are among them, under their own names."""
+    counted: Mapping[str, int] = field(default_factory=dict)
 
     def template(self, tenant: str) -> Terms | None:
         """Those of the nearest template, for a tenant that is not listed."""
@@ -88,6 +89,7 @@ def _read_resource(entry: Mapping[str, Any]) -> Resource:
         without_bursar="safe" if isinstance(lent, dict) else lent,
         safe=read_rate(lent["safe"]) if isinstance(lent, dict) else None,
         tenants={name: read_terms(kind, terms) for name, terms in entry.get("tenant", {}).items()},
+        counted=entry.get("counted", {}),
     )
 
 

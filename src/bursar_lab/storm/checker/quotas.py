@@ -10,13 +10,13 @@ most the highest limit that any text or setting of the run gave, plus all that w
 grants of one key with different ids are two charges. When all is healed, `bursar quota show` says
 `missing` 0, and has at least as much charged as clients were told. What is held is judged by `holds`.
 
-**Left out.** What was settled counts as settled even where the answer was lost, and an acquisition that
-was told twice counts once: both make the sum less. A key whose grant was, or may have been, given back
-unused is free again. Accounts with windows: which window a grant was charged to is not told, so the sum
-over the run is held against the limit times the windows that the run (and the clock jumps in it) touched,
-if `storm.json` says `wall_ns` and `boot_ns`, and is not judged otherwise. A parent that is not in every
-text. The books after a ledger was lost, spoilt or written off: what it had charged is then not told any
-more.
+**Left out.** What was settled counts as settled even where the answer was lost, and an acquisition that was
+told twice counts once: both make the sum less. A key whose grant was, or may have been, given back unused is
+free again, and so is one of a ledger that was written off. Accounts with windows: which window a grant was
+charged to is not told, so the sum over the run is held against the limit times the windows that the run (and
+the clock jumps in it) touched, if `storm.json` says `wall_ns` and `boot_ns`, and is not judged otherwise. A
+parent that is not in every text. The books after a ledger was lost, spoilt or written off: what it had
+charged is then not told any more.
 """
 
 from __future__ import annotations
@@ -156,13 +156,19 @@ def _check_keys(
             continue
         history.judged[PROMISE] += 1
         known = first.setdefault(grant.op.key, acquisition)
-        if known is not acquisition and known.used > 0:
+        if known is not acquisition and known.used > 0 and not _is_forgotten(history, known, grant.end):
             sentence = (
                 f"the key {grant.op.key!r} of {name} was charged twice: as {known.grants[0].answer.id} "
                 f"and as {grant.answer.id}"
             )
             yield make_breach(PROMISE, grant.end, sentence, [known.grants[0], grant])
         first[grant.op.key] = acquisition
+
+
+def _is_forgotten(history: History, known: Acquisition, by: int) -> bool:
+    """The ledger that had the key, or may have had it, was written off, and its keys with it."""
+    node = (known.grants[0].answer.id or "").rpartition("/")[0].partition("~")[0]
+    return any(line.node == node and line.at <= by for line in history.others.get("fence", []))
 
 
 # -- the books
