@@ -2,7 +2,8 @@
 
 A block after `<!-- runnable -->` is run; one after `<!-- file: NAME -->` is written first. All
 blocks of a page share one folder and run in order; a command that ends in `&` goes on behind
-the next ones until `kill %1` (the first such command) or the end of the page."""
+the next ones until `kill %1` (the first such command) or the end of the page; `kill -9 %1` ends it
+for good. What a page keeps in /tmp/shop is kept in that folder."""
 
 from __future__ import annotations
 
@@ -28,7 +29,8 @@ BLOCK = re.compile(r"<!-- (runnable|file: \S+) -->\n```(\w+)\n(.*?)^```$", re.S 
 LINK = re.compile(r"\]\(([^)\s]+)\)")
 COMMAND_TIMEOUT_S = 60
 READY_TIMEOUT_S = 30
-READY = ("daemon.ready", "Uvicorn running")
+READY = ("daemon.ready", "Uvicorn running", " works on ")
+HOME = "/tmp/shop"
 
 
 @dataclass(frozen=True)
@@ -70,6 +72,7 @@ class Reader:
 
     def _move_ports(self, text: str) -> str:
         """The default ports may be in use where the tests run."""
+        text = text.replace(HOME, str(self.folder))
         for port, free in self.ports.items():
             text = text.replace(port, free)
         return re.sub(
@@ -78,7 +81,8 @@ class Reader:
 
     def _add_daemon(self, text: str) -> str:
         listen, http = (f'"127.0.0.1:{self.ports[port]}"' for port in ("7070", "9464"))
-        return f"{text}\n[daemon]\nlisten = {listen}\nhttp = {http}\n"
+        keys = f"[daemon]\nlisten = {listen}\nhttp = {http}\n"
+        return text.replace("[daemon]\n", keys) if "[daemon]" in text else f"{text}\n{keys}"
 
     def _follow(self, text: str) -> None:
         """Each `$ command`, whose output must be what follows it, if anything does."""
@@ -88,8 +92,8 @@ class Reader:
             if command.endswith("&"):
                 self._start(command.removesuffix("&"))
                 continue
-            if command.startswith("kill %"):
-                self._end(int(command.removeprefix("kill %")) - 1)
+            if (kill := re.fullmatch(r"kill (-9 )?%(\d+)", command)) is not None:
+                self._end(int(kill[2]) - 1, for_good=kill[1] is not None)
                 continue
             printed = self._run(["bash", "-c", command])
             assert not expected.strip() or printed.strip() == expected.strip()
@@ -111,21 +115,22 @@ class Reader:
             ["bash", "-c", f"exec {command}"],
             cwd=self.folder,
             env=self.environment,
-            stdout=subprocess.DEVNULL,
-            stderr=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
             text=True,
         )
         self.behind.append(process)
-        assert process.stderr is not None
+        assert process.stdout is not None
         said = []
-        for line in process.stderr:
+        for line in process.stdout:
             said.append(line)
             if any(word in line for word in READY):
                 return
         raise AssertionError(f"{command} ended before it was ready:\n{''.join(said)}")
 
-    def _end(self, number: int) -> None:
-        self.behind[number].terminate()
+    def _end(self, number: int, *, for_good: bool = False) -> None:
+        process = self.behind[number]
+        (process.kill if for_good else process.terminate)()
         self.behind[number].communicate(timeout=10)
 
     def close(self) -> None:

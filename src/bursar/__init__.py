@@ -19,10 +19,13 @@ from bursar.errors import (
     JournalError,
     NetworkError,
     NoAnswerError,
+    NotDoneError,
     PolicyError,
     Refused,
     RemoteError,
+    StoppedError,
     StoreError,
+    TaskFailedError,
     Unknown,
     UnreachableError,
     UsageError,
@@ -39,6 +42,8 @@ if TYPE_CHECKING:
     from bursar.resource.several import AcquisitionOfAll, GrantOfAll
     from bursar.resource.statistics import Statistics
     from bursar.runtime.client import Bursar, connect
+    from bursar.runtime.current import current_task
+    from bursar.runtime.tasks import Task, wait
 
 __version__ = "0.1.0"
 
@@ -56,20 +61,26 @@ __all__ = [
     "JournalError",
     "NetworkError",
     "NoAnswerError",
+    "NotDoneError",
     "Policy",
     "PolicyError",
     "Refused",
     "RemoteError",
     "Resource",
     "Statistics",
+    "StoppedError",
     "StoreError",
+    "Task",
+    "TaskFailedError",
     "Tls",
     "Unknown",
     "UnreachableError",
     "UsageError",
     "connect",
+    "current_task",
     "load_policy",
     "sync",
+    "wait",
 ]
 
 _LATER = {
@@ -82,10 +93,13 @@ _LATER = {
     "Policy": ("bursar.policy", "Policy"),
     "Resource": ("bursar.resource.door", "Resource"),
     "Statistics": ("bursar.resource.statistics", "Statistics"),
+    "Task": ("bursar.runtime.tasks", "Task"),
     "Tls": ("bursar.policy", "Tls"),
     "connect": ("bursar.runtime.client", "connect"),
+    "current_task": ("bursar.runtime.current", "current_task"),
     "load_policy": ("bursar.policy", "load"),
     "sync": ("bursar.sync", None),
+    "wait": ("bursar.runtime.tasks", "wait"),
 }
 """Loaded when first used, so that `import bursar` stays quick."""
 

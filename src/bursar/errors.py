@@ -12,6 +12,9 @@
     │   ├── UnreachableError        nothing was sent: it did not happen
     │   ├── NoAnswerError           sent, no answer in time: it may have happened
     │   └── RemoteError             the peer answered that it failed
+    ├── TaskFailedError             a task that is over and has no result; with its traceback
+    ├── NotDoneError                a task is not over yet (also a TimeoutError)
+    ├── StoppedError                raised in a task's function: nobody wants it any more
     ├── JournalError                the local durable record cannot be read or written
     └── StoreError
         ├── NodeExistsError         create found a node
@@ -47,7 +50,7 @@ class Refused(BursarError):  # an answer, not a fault
     retry_after  seconds after which the same call is granted, if nobody else asks; None where no time
                  can be promised
     reason       "limit": there is too little now; "amount": there is never so much; "tenant": the
-                 policy does not list the tenant
+                 policy does not list the tenant; "unpaid": of what was settled, a part could not be charged
     """
 
     def __init__(
@@ -134,6 +137,32 @@ class NoAnswerError(NetworkError):
 
 class RemoteError(NetworkError):
     """The peer answered that it failed; what it said is the message."""
+
+
+class TaskFailedError(BursarError):
+    """A task ended without a result.
+
+    id         of the task
+    outcome    "failed", "dead" (given up after all its retries), "cancelled", "expired" or "deposed"
+    traceback  what was raised where it ran, as text; its last line says what it was
+    """
+
+    def __init__(self, id: str, outcome: str, traceback: str = "") -> None:
+        self.id = id
+        self.outcome = outcome
+        self.traceback = traceback
+        lines = traceback.strip().splitlines()
+        super().__init__(f"{id} is {outcome}" + (f": {lines[-1]}" if lines else ""))
+        if len(lines) > 1:
+            self.add_note(f"where it ran:\n{traceback.rstrip()}")
+
+
+class NotDoneError(BursarError, TimeoutError):
+    """The wait for the end of a task is over, and the task is not."""
+
+
+class StoppedError(BursarError):
+    """For the function of a task: it was cancelled, took too long, or lost its names. Let it through."""
 
 
 class JournalError(BursarError):

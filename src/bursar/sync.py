@@ -12,7 +12,7 @@ from __future__ import annotations
 import asyncio
 import os
 import threading
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from concurrent.futures import Future
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
@@ -23,21 +23,22 @@ from bursar.resource import door, grants, several
 from bursar.resource.decider import Explanation
 from bursar.resource.statistics import Statistics
 from bursar.resource.wire import FleetTold
-from bursar.runtime import client
+from bursar.runtime import client, tasks
 from bursar.runtime.loops import new_event_loop
+from bursar.runtime.tasks import wait as far_wait
 
 if TYPE_CHECKING:
     from bursar.claims.requirements import Lookup
     from bursar.runtime.functions import Function
 
-__all__ = ["Acquisition", "Bursar", "Grant", "GrantOfAll", "Resource", "connect"]
+__all__ = ["Acquisition", "Bursar", "Grant", "GrantOfAll", "Resource", "Task", "connect", "wait"]
 
 T = TypeVar("T")
 GrantT = TypeVar("GrantT", bound="Grant | GrantOfAll")
 CLOSE_TIMEOUT_S = 5.0
 
 
-class _LoopThread:
+class LoopThread:
     """An event loop in a thread of its own."""
 
     def __init__(self) -> None:
@@ -88,7 +89,7 @@ async def _await(work: Awaitable[T]) -> T:
 class Grant:
     """As `bursar.Grant`."""
 
-    def __init__(self, grant: grants.Grant, thread: _LoopThread) -> None:
+    def __init__(self, grant: grants.Grant, thread: LoopThread) -> None:
         self._grant = grant
         self._thread = thread
 
@@ -147,6 +148,19 @@ class Grant:
     def settle(self, used: int) -> None:
         self._grant.settle(used)
 
+    def spend(self, tokens: int) -> None:
+        self._thread.wait_for(self._grant.spend(tokens))
+
+    def more(self, *names: str, wait: float = 0.0) -> Grant:
+        self._thread.wait_for(self._grant.more(*names, wait=wait))
+        return self
+
+    def extend(self, hold: float | str) -> None:
+        self._thread.wait_for(self._grant.extend(hold))
+
+    def lost(self, wait: float | None = None) -> bool:
+        return self._thread.wait_for(self._grant.lost(wait))
+
     def release(self) -> None:
         self._thread.wait_for(self._grant.release())
 
@@ -165,7 +179,7 @@ class Grant:
 class GrantOfAll:
     """As `bursar.GrantOfAll`."""
 
-    def __init__(self, grant: several.GrantOfAll, thread: _LoopThread) -> None:
+    def __init__(self, grant: several.GrantOfAll, thread: LoopThread) -> None:
         self._grant = grant
         self._thread = thread
 
@@ -223,7 +237,7 @@ class Acquisition(Generic[GrantT]):
 class Resource:
     """As `bursar.Resource`."""
 
-    def __init__(self, resource: door.Resource, thread: _LoopThread) -> None:
+    def __init__(self, resource: door.Resource, thread: LoopThread) -> None:
         self._resource = resource
         self._thread = thread
 
@@ -236,9 +250,15 @@ class Resource:
         return self._resource.kind
 
     def acquire(
-        self, tenant: str, amount: int = 1, *, wait: float = 0.0, key: str | None = None
+        self,
+        tenant: str,
+        amount: int = 1,
+        *,
+        wait: float = 0.0,
+        key: str | None = None,
+        hold: float | str | None = None,
     ) -> Acquisition[Grant]:
-        acquisition = self._resource.acquire(tenant, amount, wait=wait, key=key)
+        acquisition = self._resource.acquire(tenant, amount, wait=wait, key=key, hold=hold)
         return Acquisition(lambda: Grant(self._thread.wait_for(acquisition), self._thread))
 
     def try_acquire(self, tenant: str, amount: int = 1) -> Grant | None:
@@ -266,10 +286,62 @@ class Resource:
         return self._thread.wait_for(self._resource.verb(name, **arguments))
 
 
+class Task:
+    """As `bursar.Task`."""
+
+    def __init__(self, task: tasks.Task, thread: LoopThread) -> None:
+        self._task = task
+        self._thread = thread
+
+    @property
+    def id(self) -> str:
+        return self._task.id
+
+    @property
+    def resource(self) -> str:
+        return self._task.resource
+
+    def result(self, wait: float | str | None = None) -> Any:
+        return self._thread.wait_for(self._task.result(wait))
+
+    def ended(self, wait: float | str | None = None) -> dict[str, Any]:
+        return self._thread.wait_for(self._task.ended(wait))
+
+    def status(self) -> dict[str, Any]:
+        return self._thread.wait_for(self._task.status())
+
+    def why(self) -> list[str]:
+        return self._thread.wait_for(self._task.why())
+
+    def cancel(self, wait: float = 2.0) -> str:
+        return self._thread.wait_for(self._task.cancel(wait))
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Task) and self._task == other._task
+
+    def __hash__(self) -> int:
+        return hash(self._task)
+
+    def __repr__(self) -> str:
+        return repr(self._task)
+
+
+def wait(
+    tasks: Iterable[Task], *, count: int | None = None, wait: float | str | None = None
+) -> tuple[list[Task], list[Task]]:
+    """As `bursar.wait`, for tasks of one connection."""
+    given = list(tasks)
+    if not given:
+        return [], []
+    thread, found = given[0]._thread, {task._task: task for task in given}
+    over, pending = thread.wait_for(far_wait(list(found), count=count, wait=wait))
+    return [found[task] for task in over], [found[task] for task in pending]
+
+
 class Bursar:
     """As `bursar.Bursar`."""
 
-    def __init__(self, bursar: client.Bursar, thread: _LoopThread) -> None:
+    def __init__(self, bursar: client.Bursar, thread: LoopThread) -> None:
         self._bursar = bursar
         self._thread = thread
 
@@ -301,14 +373,19 @@ class Bursar:
         return Acquisition(lambda: Grant(self._thread.wait_for(acquisition), self._thread))
 
     def task(
-        self, *, needs: str, lookup: Lookup | None = None, name: str | None = None
+        self, *, needs: str, lookup: Lookup | None = None, name: str | None = None, **options: Any
     ) -> Callable[[Function], Function]:
-        """As `bursar.Bursar.task`: the function is async, since `bursar work` runs it."""
-        return self._bursar.task(needs=needs, lookup=lookup, name=name)
+        """As `bursar.Bursar.task`; `options` are its own."""
+        return self._bursar.task(needs=needs, lookup=lookup, name=name, **options)
 
-    def submit(self, function: Function | str, *, tenant: str, **options: Any) -> str:
+    def submit(self, function: Function | str, *, tenant: str, **options: Any) -> Task:
         """As `bursar.Bursar.submit`; `options` are its own, and the call's arguments."""
-        return self._thread.wait_for(self._bursar.submit(function, tenant=tenant, **options))
+        return Task(
+            self._thread.wait_for(self._bursar.submit(function, tenant=tenant, **options)), self._thread
+        )
+
+    def find_task(self, id: str, *, resource: str | None = None) -> Task:
+        return Task(self._bursar.find_task(id, resource=resource), self._thread)
 
     def explain(self, resource: str, tenant: str) -> Explanation:
         return self._thread.wait_for(self._bursar.explain(resource, tenant))
@@ -349,16 +426,19 @@ class Bursar:
 
 
 def connect(
-    target: str | os.PathLike[str] | Policy,
+    target: str | os.PathLike[str] | Policy | client.Bursar,
     *,
     name: str | None = None,
     tls: Tls | None = None,
     token: str | None = None,
     timeout: float = client.CONNECT_TIMEOUT_S,
 ) -> Bursar:
-    """As `bursar.connect`."""
-    thread = _LoopThread()
+    """As `bursar.connect`. Of a `bursar.Bursar` that has tasks, and is not connected yet, the calls can be
+    submitted here; it is connected by this, with its own options."""
+    thread = LoopThread()
     try:
+        if isinstance(target, client.Bursar):
+            return Bursar(thread.wait_for(target.connect()), thread)
         opening = client.connect(target, name=name, tls=tls, token=token, timeout=timeout)
         return Bursar(thread.wait_for(opening), thread)
     except BaseException:

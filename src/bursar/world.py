@@ -165,6 +165,10 @@ TRANSACTION_MAX_BYTES = 900_000
 """The most one transaction may carry, paths and data together (ZooKeeper's own bound is about
 1 MiB). Checked before anything is sent, by every store alike."""
 
+OPERATIONS_MAX = 16_384
+"""The most operations in one transaction, where the engine itself has no closer bound: of the smallest
+ones, about what fits `TRANSACTION_MAX_BYTES`."""
+
 DATA_MAX_BYTES = 512 * 1024
 CHILDREN_MAX = 10_000
 """Protocols keep fewer children than this below one node (one listing must fit a reply)."""
@@ -202,6 +206,12 @@ class Store(Protocol):
     @property
     def session(self) -> int:
         """This session's id: never 0, never used again by this store."""
+
+    @property
+    def operations_max(self) -> int:
+        """How many operations a transaction may have, whichever they are. Engines differ (etcd's
+        default leaves 60), and never split a transaction: who has more to change changes it in parts
+        that hold for themselves, or says that it is too much."""
 
     def trusted_until(self) -> int:
         """Local clock time until which the session cannot have expired, however slow the last
@@ -289,6 +299,48 @@ class Words(Protocol):
 
     async def wait(self, name: str, value: int, timeout_ns: int) -> int:
         """Return the word once it differs from `value`, or as it is after the timeout."""
+
+
+class Read(NamedTuple):
+    """Read a word."""
+
+    word: str
+
+
+class Write(NamedTuple):
+    """Write a word, whatever it was."""
+
+    word: str
+    value: int
+
+
+class Add(NamedTuple):
+    """Add to a word, and learn what it was before."""
+
+    word: str
+    amount: int
+
+
+class Swap(NamedTuple):
+    """Write a word if it is what it was thought to be, and learn what it was."""
+
+    word: str
+    expected: int
+    value: int
+
+
+WordOperation = Read | Write | Add | Swap
+"""One atomic operation on one word. What the word was before comes back (0 for a write)."""
+
+
+class FarWords(Protocol):
+    """Words that are a round trip away: many operations go in one, and nobody stands still for it."""
+
+    async def perform(self, groups: Sequence[Sequence[WordOperation]]) -> list[list[int]]:
+        """Do the operations of each group in turn, all at once for everybody else, up to its first swap
+        that failed; what comes back of each that was done. Raises NetworkError: they may have been done."""
+
+    async def close(self) -> None: ...
 
 
 class Random(Protocol):
@@ -388,3 +440,5 @@ class World:
     spawn: Spawn
     trace: Trace
     fleet: Fleet = field(default=ALONE, kw_only=True)
+    far_words: FarWords | None = field(default=None, kw_only=True)
+    """In place of `words`, where a resource has its words on another host."""

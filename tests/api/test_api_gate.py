@@ -165,8 +165,13 @@ BODIES: dict[str, Any] = {
     "claim": {"tenant": "acme", "names": ["n:E"]},
     "settle": {"used": 1},
     "renew": {},
+    "extend": {"hold": 60},
+    "spend": {"used": 1},
     "settle_anywhere": {"id": "bursar/1", "used": 1},
     "submit_task": {"tenant": "acme", "names": ["n:E"]},
+    "announce": {"tenant": "acme", "tokens": 10},
+    "wait_for_tasks": {"ids": ["t1"]},
+    "adjust": {"account": "acme", "amount": -1, "reason": "an outage"},
     "set_tenants": {"tenants": {"initech": {"limit": 1}}},
     "set_tenant": {"limit": 1},
     "apply_policy": {"text": "x"},
@@ -204,6 +209,10 @@ def find_wanted(operation: Operation) -> str:
     """The verb of the right that an operation takes."""
     if operation.name in ("show_grant", "cancel_task") or operation.tag == "acquiring":
         return "acquire"
+    if operation.name == "wait_for_tasks":
+        return "read"
+    if operation.name == "adjust":
+        return "change"
     if operation.tag in ("tenants", "policy") and operation.method != "GET":
         return "read" if operation.name == "propose_policy" else "change"
     return "acquire" if operation.method != "GET" else "read"

@@ -114,11 +114,17 @@ async def test_a_quotas_grant_is_settled_by_its_own_id_too(caller: HttpCaller) -
         await caller.ask("POST", "/resources/cache/settlements", {"id": "a/1", "used": 1})
 
 
-async def test_what_is_settled_for_more_than_was_acquired_stays_open(caller: HttpCaller) -> None:
+async def test_what_is_settled_for_more_than_was_acquired_is_over_and_what_is_beyond_unpaid(
+    caller: HttpCaller,
+) -> None:
     grant = await caller.acquire("llm", 10)
-    with pytest.raises(UsageError, match="above the 10"):
-        await caller.settle(grant, 11)
-    await caller.settle(grant, 10)
+    for _ in range(2):
+        with pytest.raises(UsageError, match="above the 10"):
+            await caller.settle(grant, 11)
+    with pytest.raises(UsageError, match="ended before, for 11"):
+        await caller.settle(grant, 10)
+    row = (await caller.statistics("llm")).part["tenants"]["acme"]
+    assert (row["spent"], row["held"], row["unpaid"]) == (10, 0, 1)
 
 
 async def test_one_caller_holds_so_many_and_quotas_make_way(

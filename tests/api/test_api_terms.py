@@ -114,6 +114,15 @@ async def test_tasks_are_submitted_waited_for_and_cancelled(caller: HttpCaller, 
     assert (await waiting).outcome == "cancelled"
     with pytest.raises(UsageError, match="no task"):
         await caller.ask("GET", "/resources/dc/tasks/nothing")
+    over = await caller.ask("POST", "/resources/dc/task-waits", {"ids": [made.id, "t0"], "wait": 5})
+    assert over.over == [{"id": made.id, "outcome": "cancelled"}, {"id": "t0", "outcome": None}]
+    assert not over.more
+    ended = (await caller.ask("GET", "/resources/dc/task-history", outcome="cancelled")).tasks
+    assert [task["id"] for task in ended] == [made.id]
+    assert (await caller.ask("GET", "/resources/dc/dead-tasks")).tasks == []
+    for method in ("POST", "DELETE"):
+        with pytest.raises(UsageError, match="not among the tasks that were given up"):
+            await caller.ask(method, f"/resources/dc/dead-tasks/{made.id}")
     await caller.release(held)
     with pytest.raises(UsageError, match="kind quota"):
         await caller.ask("POST", "/resources/llm/tasks", {"tenant": "acme", "names": ["n:E"]})

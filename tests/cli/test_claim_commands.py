@@ -10,7 +10,7 @@ from typer.testing import CliRunner
 
 from bursar.claims.resource import open_resource
 from bursar.cli import make_app
-from bursar.errors import UsageError
+from bursar.errors import Refused, UsageError
 from bursar.policy import ClaimPolicy
 from bursar.runtime.world import open_world
 
@@ -43,6 +43,10 @@ def test_the_queue_is_listed_explained_and_changed(tmp_path: Path) -> None:
     assert [(task["id"], task["state"]) for task in listed] == [(held, "running"), (waiting, "pending")]
     assert "2 tasks" in invoke("tasks", "list", "--policy", policy).stdout
     assert "vm-7:E, vm-8:S" in invoke("tasks", "show", waiting, "--policy", policy).stdout
+    seen = invoke("tasks", "--policy", policy).stdout
+    assert f"{held}  a claim  ops  vm-7:E" in seen and "what it held is kept until" in seen
+    assert f"vm-7:E waits for {held}" in seen and "1 running, 1 waiting, 0 given up" in seen
+    assert "1 tasks" in invoke("tasks", "list", "--policy", policy, "--tenant", "acme").stdout
     why = invoke("tasks", "why", waiting, "--policy", policy).stdout
     assert f"vm-7:E waits for {held}, which holds it exclusively" in why
     assert f"{held}  vm-7:E  ops" in invoke("claims", "holders", "vm-7", "--policy", policy).stdout
@@ -54,6 +58,10 @@ def test_the_queue_is_listed_explained_and_changed(tmp_path: Path) -> None:
     assert "nobody holds vm-7" in invoke("claims", "holders", "vm-7", "--policy", policy).stdout
     assert "cancelled" in invoke("tasks", "cancel", waiting, "--policy", policy).stdout
     assert "0 tasks" in invoke("tasks", "list", "--policy", policy).stdout
+    assert f"{waiting}  cancelled" in invoke("tasks", "history", "--policy", policy).stdout
+    told = json.loads(invoke("tasks", "--policy", policy, "--json").stdout)
+    assert [task["id"] for task in told["over"]] == [waiting]
+    assert isinstance(invoke("tasks", "discard", waiting, "--policy", policy).exception, Refused)
     assert "outcome: cancelled" in invoke("tasks", "show", waiting, "--policy", policy).stdout
 
 

@@ -32,13 +32,16 @@ capacity = "500/s"
 simulation = {{ weight = 3 }}
 backup = {{}}
 """
-MORE = POLICY + """
+MORE = (
+    POLICY
+    + """
 [resource.tape]
 kind = "share"
 capacity = "10/s"
 [resource.tape.tenant]
 backup = {{}}
 """
+)
 PATIENCE_S = 20.0
 
 

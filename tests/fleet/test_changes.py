@@ -43,12 +43,12 @@ async def test_the_first_policy_is_all_new(store: Store) -> None:
         (
             '"acme/search" = { limit = 500 }\n',
             "",
-            '- resource.llm.tenant."acme/search" = { limit = 500, parent = acme }',
+            '- resource.llm.tenant."acme/search" = { limit = 500, parent = acme, overdraft = 0 }',
         ),
         (
             '"acme/search" =',
             "joe = { limit = 7 }\n'acme/search' =",
-            "+ resource.llm.tenant.joe = { limit = 7 }",
+            "+ resource.llm.tenant.joe = { limit = 7, overdraft = 0 }",
         ),
         (
             'kind = "rate"',

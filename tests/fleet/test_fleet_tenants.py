@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import pytest
 from texts import BOTH, CACHE, LLM
 
@@ -11,7 +13,7 @@ from bursar.fleet.documents import read_head, write_document
 from bursar.fleet.following import Terms
 from bursar.policy import Policy
 from bursar.units import read_rate
-from bursar.world import Store
+from bursar.world import Operation, Store
 
 
 async def read_terms(store: Store, terms: Terms | None = None) -> Policy:
@@ -141,3 +143,20 @@ async def test_only_what_changed_is_read_again(store: Store, monkeypatch: pytest
     found = await read_terms(store, terms)
     assert read == [tenants.shard_of("joe")]
     assert len(found.resources["cache"].tenants) == 2002
+
+
+async def test_tenants_go_in_parts_where_a_transaction_takes_few_operations(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await write_document(store, BOTH, by="ann", at_ns=0)
+    monkeypatch.setattr(type(store), "operations_max", 20)
+    transact, sizes = store.transact, []
+
+    async def count(operations: Sequence[Operation]) -> object:
+        sizes.append(len(operations))
+        return await transact(operations)
+
+    monkeypatch.setattr(store, "transact", count)
+    await put(store, "cache", **{f"t{number}": {"limit": "5/s"} for number in range(100)})
+    assert max(sizes) <= 20 and len(sizes) > 5
+    assert len((await read_terms(store)).resources["cache"].tenants) == 101

@@ -12,8 +12,8 @@ import msgspec
 from tests.resources.places import KEYS, KINDS, LIMITED, LOTS, Caller
 
 from bursar.claims.fences import StaleFence
-from bursar.claims.guards import SqlGuard
 from bursar.errors import Refused, Unknown, UsageError
+from bursar.integrations.guards import SqlGuard
 
 SLACK_S = 1.0
 """For a machine with other things to do, beyond the quarter of a second that the contract allows."""
@@ -215,6 +215,55 @@ async def settling_is_checked_and_gives_back(caller: Caller) -> None:
         await _until_remaining(caller, kind, 950)
 
 
+async def work_is_held_for_long_and_spent_in_parts(caller: Caller) -> None:
+    """By quotas; the other kinds say which kind does."""
+    for kind in ("quota", "fast"):
+        grant = await caller.acquire(kind, 100, hold=900, wait=2)
+        await caller.extend(grant, 1800)
+        await caller.spend(grant, 30)
+        await caller.spend(grant, 12)
+        try:
+            await caller.spend(grant, 59)
+            raise Broken(f"{kind}: more was spent than is held, and nothing was said")
+        except Refused as refused:
+            require("over" in refused.why, refused.why)
+        await caller.release(grant)
+        await _until_remaining(caller, kind, 958)
+    for kind in set(KINDS) - {"quota", "fast"}:
+        grant = await caller.acquire(kind, wait=2)
+        for do in (caller.spend, caller.extend):
+            try:
+                await do(grant, 60)
+                raise Broken(f"{kind}: it cannot be held for long, and nothing was said")
+            except UsageError as error:
+                require("quota" in str(error), f"{kind}: {error}")
+        await caller.release(grant)
+        if kind != "claim":
+            try:
+                await caller.acquire(kind, hold=60)
+                raise Broken(f"{kind}: hold= was taken")
+            except UsageError as error:
+                require("quota" in str(error), f"{kind}: {error}")
+
+
+async def use_beyond_what_was_held_follows_the_policy(caller: Caller) -> None:
+    """With over = "overdraft": what is left, then the overdraft; what is beyond is refused and counted."""
+    for kind in ("quota", "fast"):
+        held = await caller.acquire(kind, 600, wait=2)
+        grant = await caller.acquire(kind, 100, wait=2)
+        await caller.spend(grant, 150)
+        require(grant.amount == 150, f"{kind}: a hold of 100 of which 150 are used has {grant.amount}")
+        try:
+            await caller.settle(grant, 500)
+            raise Broken(f"{kind}: 500 of 400 and an overdraft of 50 were charged")
+        except Refused as refused:
+            require(refused.reason == "unpaid" and "50 beyond" in refused.why, f"{kind}: {refused.why}")
+        await _until_remaining(caller, kind, 0)
+        row = _builtins((await caller.statistics(kind)).part)["tenants"]["acme"]
+        require((row["overdrawn"], row["unpaid"]) == (50, 50), f"{kind}: {row}")
+        await caller.settle(held, 600)
+
+
 async def _until_remaining(caller: Caller, kind: str, left: int) -> None:
     found = None
     for _ in range(200):
@@ -401,6 +450,7 @@ LINES = (
     keys_make_one_of_two,
     cancelling_leaves_nothing_held,
     settling_is_checked_and_gives_back,
+    work_is_held_for_long_and_spent_in_parts,
     grants_say_their_period,
     counters_count_tokens_and_requests,
     an_unknown_tenant_is_refused_by_name,

@@ -22,9 +22,9 @@ def read_problem(answer: httpx.Response) -> BursarError:
     found = answer.json()
     assert found["status"] == answer.status_code and found["title"] and found["type"]
     why, reason = found["detail"], found["reason"]
-    if reason in ("limit", "amount", "tenant"):
+    if reason in ("limit", "amount", "tenant", "unpaid"):
         numbers = {name: found[name] for name in ("limit", "remaining", "retry_after")}
-        assert answer.status_code == {"limit": 429, "amount": 422, "tenant": 403}[reason]
+        assert answer.status_code == {"limit": 429, "tenant": 403}.get(reason, 422)
         assert ("retry-after" in answer.headers) == (numbers["retry_after"] is not None)
         return Refused(why, reason=reason, **numbers)
     if answer.status_code == 503:
@@ -70,6 +70,14 @@ class HttpCaller(Caller):
 
     async def settle(self, grant: Any, used: int) -> None:
         await self.ask("POST", f"/grants/{grant.id}/settle", {"used": used})
+
+    async def spend(self, grant: Any, tokens: int) -> None:
+        used = (grant.used or 0) + tokens
+        answer = await self.ask("POST", f"/grants/{grant.id}/spend", {"used": used})
+        grant.used, grant.amount = answer.used, answer.amount
+
+    async def extend(self, grant: Any, hold: float) -> None:
+        await self.ask("POST", f"/grants/{grant.id}/extend", {"hold": hold})
 
     async def fail(self, grant: Any) -> None:
         await self.settle(grant, 0)

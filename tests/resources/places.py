@@ -124,6 +124,12 @@ class Caller:
         await self._do(grant.settle, used) if self.sync else grant.settle(used)
         await self.release(grant)
 
+    async def spend(self, grant: Any, tokens: int) -> None:
+        await self._do(grant.spend, tokens)
+
+    async def extend(self, grant: Any, hold: float) -> None:
+        await self._do(grant.extend, hold)
+
     async def fail(self, grant: Any) -> None:
         """Leave a grant as work that failed does."""
         error = RuntimeError("the work failed")

@@ -114,12 +114,19 @@ USES: tuple[Use, ...] = (
     *(Use("explain", name, "read") for name in RESOURCES),
     *(Use("statistics", name, "read", "rows") for name in RESOURCES),
     *(Use("settle", name, "acquire", before="grant") for name in ("budget", "monthly")),
+    *(Use(name, "budget", "acquire", before="grant") for name in ("grow", "extend")),
     *(Use("top_up", name, "change", before="grant") for name in ("budget", "monthly")),
     *(Use("top_up_account", name, "change", before="grant") for name in ("budget", "monthly")),
-    *(Use("survey", name, "read", "rows", before="grant") for name in ("budget", "monthly")),
+    *(
+        Use(verb, name, "read", "rows", before="grant")
+        for verb in ("survey", "usage", "balance")
+        for name in ("budget", "monthly")
+    ),
+    *(Use("adjust", name, "change", before="grant") for name in ("budget", "monthly")),
     Use("set_limit", "budget", "change", before="grant"),
     Use("fence", "budget", "change", "all"),
     Use("accept", "budget", "change", "all"),
+    Use("announce", "disk", "acquire"),
     Use("set_tenants", "customers", "change"),
     Use("show_tenant", "customers", "read"),
     Use("list_tenants", "customers", "read", "rows"),
@@ -130,7 +137,11 @@ USES: tuple[Use, ...] = (
     Use("why", "things", "read", before="task"),
     Use("tasks", "things", "read", "rows", before="task"),
     Use("dead", "things", "read", "rows"),
+    Use("history", "things", "read", "rows"),
+    Use("wait_for_some", "things", "read", "rows"),
+    Use("wait_lost", "things", "read", before="task"),
     Use("retry", "things", "acquire", before="task"),
+    Use("discard", "things", "acquire", before="task"),
     Use("holders", "things", "read", "rows"),
     Use("force_release", "things", "change", "all"),
 )

@@ -65,3 +65,21 @@ async def test_there_is_time_left_for_the_answer_to_arrive(wait_ms: int, patienc
     with pytest.raises(Unknown, match="did not decide in time"):
         await asked
     assert clock.now_ns < wait_ms * MILLISECOND_NS + QUARTER_NS
+
+
+@pytest.mark.parametrize(("by_ms", "wait_ms"), [(100, 0), (100, 50), (300, 1000), (0, 0)])
+async def test_who_has_less_time_is_answered_sooner(by_ms: int, wait_ms: int) -> None:
+    clock = Clockwork()
+    world: Any = SimpleNamespace(clock=SimpleNamespace(now=lambda: clock.now_ns))
+    tallies: defaultdict[str, TallyCounter] = defaultdict(TallyCounter)
+    decider = make_silent(2000 * MILLISECOND_NS)
+    asking = Asking(world, decider, clock, tallies, lambda *_: None, lambda *_: None)  # type: ignore[arg-type]
+    ticket = Ticket("acme", 1, wait_ns=wait_ms * MILLISECOND_NS)
+    ticket.by = by_ms * MILLISECOND_NS
+    asked = asyncio.ensure_future(asking.decide(ticket))
+    await asyncio.sleep(0)
+    while clock.due:
+        clock.pass_on()
+    with pytest.raises(Unknown, match="did not decide in time"):
+        await asked
+    assert clock.now_ns == by_ms * MILLISECOND_NS

@@ -159,6 +159,12 @@ async def _no_return(grants: dict[str, Grant]) -> None:
     grants.clear()
 
 
+def _put_nothing_back(patch: pytest.MonkeyPatch) -> None:
+    """Neither before the scarce one is waited for, nor at the end."""
+    patch.setattr(several, "_put_back", _no_return)
+    patch.setattr(door.Resource, "put_back", lambda self, grant: None)
+
+
 BREACHES: dict[str, tuple[Line, Break]] = {
     "door: answers late": (
         lines.answers_come_in_time,
@@ -232,11 +238,19 @@ BREACHES: dict[str, tuple[Line, Break]] = {
         lines.every_number_says_what_it_is,
         _replace(RateDecider, "statistics", _unsaid),
     ),
+    "door: lets be spent what nobody acquired": (
+        lines.work_is_held_for_long_and_spent_in_parts,
+        lambda patch: patch.setattr(Resource, "grow", _grow_unasked),
+    ),
     "door: puts nothing back": (
         lines.several_at_once_is_all_or_nothing,
-        lambda patch: patch.setattr(several, "_put_back", _no_return),
+        _put_nothing_back,
     ),
 }
+
+
+async def _grow_unasked(door: Resource, grant: Grant, size: int) -> None:
+    grant.amount = size
 
 
 @pytest.mark.parametrize("breach", BREACHES)

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 from tests.resources import lines
-from tests.resources.places import KINDS, WAYS, Caller, make_policy, open_way
+from tests.resources.places import KINDS, POLICY, WAYS, Caller, make_policy, open_way
 
 
 @pytest.fixture(params=WAYS)
@@ -29,3 +29,11 @@ async def test_shadow_lets_everybody_go_and_counts(way: str, tmp_path: Path) -> 
     policy = make_policy(tmp_path, **dict.fromkeys(KINDS, "shadow = true"))
     async with open_way(way, policy) as caller:
         await lines.shadow_lets_everybody_go_and_counts(caller)
+
+
+@pytest.mark.parametrize("way", WAYS)
+async def test_use_beyond_what_was_held_follows_the_policy(way: str, tmp_path: Path) -> None:
+    text = POLICY.replace("acme = { limit = 1000 }", "acme = { limit = 1000, overdraft = 50 }")
+    over = dict.fromkeys(("quota", "fast"), 'over = "overdraft"')
+    async with open_way(way, make_policy(tmp_path, text, **over)) as caller:
+        await lines.use_beyond_what_was_held_follows_the_policy(caller)

@@ -17,6 +17,7 @@ from bursar.policy.values import QuotaPolicy, QuotaTenant
 from bursar.resource import Offers
 from bursar.resource.clients import Clients
 from bursar.resource.door import Resource
+from bursar.resource.several import AcquisitionOfAll, GrantOfAll
 from bursar.runtime.client import Bursar
 from bursar.runtime.world import LiveWorld, open_world
 
@@ -94,6 +95,35 @@ async def test_waiting_ends_with_a_refusal_in_time(world: LiveWorld) -> None:
     assert 0.1e9 <= world.clock.now() - began < 0.35e9
     assert caught.value.remaining == 0
     assert not toy(door).queue
+
+
+async def test_several_have_together_the_time_of_one(world: LiveWorld) -> None:
+    """However slow each is: the next one has what those before it left."""
+    doors = {name: await open_door(world, 0) for name in "abc"}
+    asking = asyncio.create_task(_take_all(world, doors, 60.0))
+    ends: set[int | None] = set()
+    for name in "ab":
+        await until(lambda: bool(toy(doors[name]).queue))  # noqa: B023
+        ends.add(toy(doors[name]).queue[0].by)
+        toy(doors[name]).add(5)
+    await until(lambda: bool(toy(doors["c"]).queue))
+    ends.add(toy(doors["c"]).queue[0].by)
+    asking.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await asking
+    assert len(ends) == 1 and None not in ends
+    assert [toy(door).left for door in doors.values()] == [5, 5, 0]
+
+
+async def _take_all(world: LiveWorld, doors: dict[str, Resource], wait: float) -> GrantOfAll:
+    return await AcquisitionOfAll(world.clock, doors, "acme", dict.fromkeys(doors, 5), wait)
+
+
+async def test_what_was_had_of_several_is_back_whatever_the_last_one_says(world: LiveWorld) -> None:
+    doors = {"a": await open_door(world, 100), "b": await open_door(world, 0)}
+    with pytest.raises(Refused):
+        await _take_all(world, doors, 0.0)
+    assert toy(doors["a"]).left == 100
 
 
 async def test_cancelling_at_any_moment_leaves_nothing_held(world: LiveWorld) -> None:

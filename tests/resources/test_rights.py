@@ -28,7 +28,7 @@ from tests.resources.rights_table import (
 
 import bursar
 from bursar.claims.layout import Layout
-from bursar.claims.model import Task, encode
+from bursar.claims.model import State, Task, encode
 from bursar.errors import DeniedError, UsageError
 from bursar.fleet import audit
 from bursar.fleet.rights import EVERYTHING, Known, Scope
@@ -125,23 +125,31 @@ def write_request(use: Use, tenant: str, prepared: Any) -> Any:
             return wire.Take(number, name, tenant, 1, 0, names=names)
         case "settle":
             return wire.Settle(name, prepared, 1)
+        case "grow":
+            return wire.Grow(name, prepared, 1)
+        case "extend":
+            return wire.Extend(name, prepared, 60 * 10**9)
         case "explain":
             return wire.Explain(name, tenant)
         case "statistics":
             return wire.Count(name)
-    month = "@" + "2000-01" if name == "monthly" else ""
+    month = "@2000-01-01..2000-02-01" if name == "monthly" else ""
     arguments: dict[str, dict[str, Any]] = {
         "top_up": {"account": tenant, "amount": 1},
         "top_up_account": {"account": f"{tenant}{month}", "amount": 1},
+        "adjust": {"account": f"{tenant}{month}", "amount": 1, "reason": "why"},
         "set_limit": {"tenant": tenant, "limit": 100_000},
         "fence": {"node": "nobody"},
         "accept": {"account": "nobody"},
+        "announce": {"tenant": tenant, "tokens": 1, "after": 60},
         "set_tenants": {"tenants": {tenant: {"limit": "1k/s"}}},
         "show_tenant": {"tenant": tenant},
         "submit": {"tenant": tenant, "names": f"vm-{number}:E"},
         "holders": {"of": "shared"},
         "force_release": {"of": f"nothing-{number}"},
-        **{verb: {"id": prepared} for verb in ("cancel", "read", "retry", "why")},
+        **{verb: {"id": prepared} for verb in ("cancel", "read", "retry", "discard", "why")},
+        "wait_for_some": {"ids": [f"over-{number}" for number in range(len(TENANTS))], "timeout": 0},
+        "wait_lost": {"id": prepared, "timeout": 0},
         "wait_for": {"id": prepared, "timeout": 0},
     }
     return wire.Do(name, use.name.removesuffix("_account"), arguments.get(use.name, {}))
@@ -157,12 +165,22 @@ async def place(tmp_path: Path) -> AsyncIterator[Wire]:
         for name in RESOURCES:
             while not (await admin.statistics(name)).ready:
                 await asyncio.sleep(0.01)
-    for tenant in TENANTS:  # so that there is something of everybody's to be seen
+    for number, tenant in enumerate(TENANTS):  # so that there is something of everybody's to be seen
         for name in ("cache", "customers", "disk", "records"):
             await admin.resource(name).acquire(tenant, wait=2)
         await admin.claim("shared:S", tenant=tenant, wait=5)
         given_up = Task(id=f"t{next(things)}", tenant=tenant, needs=(("vm", "E"),), outcome="dead", kept=True)
         await daemon.host.world.store.create(Layout("things").dead(given_up.id), encode(given_up))
+        over = Task(
+            id=f"over-{number}",
+            tenant=tenant,
+            needs=(("vm", "E"),),
+            state=State.RELEASED,
+            outcome="ok",
+            kept=True,
+            ended=daemon.host.world.clock.wall(),
+        )
+        await daemon.host.world.store.create(Layout("things").released(over.id), encode(over))
     yield place
     for b in place.clients.values():
         await b.close()
@@ -234,7 +252,7 @@ async def test_what_is_said_of_a_tenant_that_is_not_there_names_no_others(place:
         if use.of == "tenant" and not use.before and "acme/*" in scope.tenants and use.verb in scope.verbs:
             reply = await place.ask(scope, write_request(use, "acme/zzzzzzzzzzzz", None))
             assert "globex" not in str(reply), (use, reply)
-    top_up = wire.Do("monthly", "top_up", {"account": "acme/zzzzzzzzzzzz@2000-01", "amount": 1})
+    top_up = wire.Do("monthly", "top_up", {"account": "acme/zzzzzzzzzzzz@2000-01-01", "amount": 1})
     reply = await place.ask(Scope(verbs=("change",), tenants=("acme/*",)), top_up)
     assert isinstance(reply, wire.Refusal) and "globex" not in str(reply)
 

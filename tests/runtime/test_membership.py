@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import socket
-from collections.abc import AsyncIterator, Callable
+import threading
+from collections.abc import AsyncIterator, Callable, Iterable
 from contextlib import asynccontextmanager
 from pathlib import Path
 
@@ -14,6 +15,8 @@ from bursar.errors import DeniedError, NodeMissingError, Refused, UsageError
 from bursar.fleet import changes, documents, layout, tokens
 from bursar.fleet.rights import Scope
 from bursar.policy import Policy, parse, settle
+from bursar.policy.values import ResourcePolicy
+from bursar.runtime import kinds
 from bursar.runtime.client import Bursar
 from bursar.runtime.host import Host
 from bursar.runtime.membership import find_address
@@ -81,6 +84,25 @@ async def test_the_first_nodes_file_becomes_the_policy_and_others_need_none(tmp_
     async with up(own(tmp_path, "a")) as a, up(own(tmp_path, "b", None)) as b:
         assert (runs(a), runs(b)) == (1, 1)
         assert list(b.resources) == ["llm"]
+
+
+async def test_a_node_that_loads_its_kinds_answers_meanwhile(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Compiling takes seconds; whoever asks over HTTP in that time hears that the node is being started."""
+    answered = threading.Event()
+    loop, prepare = asyncio.get_running_loop(), kinds.prepare
+
+    def load(policies: Iterable[ResourcePolicy]) -> None:
+        if wanted := list(policies):
+            prepare(wanted)
+            loop.call_soon_threadsafe(answered.set)
+            assert answered.wait(PATIENCE_S), "nothing ran while the kinds were loaded"
+
+    async with up(own(tmp_path, "a")):
+        monkeypatch.setattr(kinds, "prepare", load)
+        async with up(own(tmp_path, "b", None)) as b:
+            assert list(b.resources) == ["llm"]
 
 
 async def test_nodes_with_one_file_may_start_all_at_once(tmp_path: Path) -> None:

@@ -110,9 +110,7 @@ async def test_sleep_lasts_at_least_its_time_by_the_clock_that_counts_suspension
 
 async def test_the_couriers_of_the_lease_run_on_the_real_world(tmp_path: Path) -> None:
     duration_ns = 60 * MILLISECOND_NS
-    owner_world = await open_world(
-        "owner", state=tmp_path / "owner", listen="127.0.0.1:0", secret=SECRET
-    )
+    owner_world = await open_world("owner", state=tmp_path / "owner", listen="127.0.0.1:0", secret=SECRET)
     holder_world = await open_world(
         "holder", state=tmp_path / "holder", peers={"owner": str(owner_world.listening)}, secret=SECRET
     )

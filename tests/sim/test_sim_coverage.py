@@ -24,14 +24,25 @@ from bursar.sim.terms import list_keys, read_defaults
 DRAWN_SEEDS = 60
 
 UNDRAWN = {
+    "claim.history": "a minute at least, which is longer than a run: tests/claims/test_sweeping.py",
+    "claim.dead_history": "the same",
+    "claim.tracker": "the simulator has no HTTP: tests/runtime/test_http_tracker.py",
     "rate.servers.backend": "where requests go is no part of deciding: a run sends none",
+    "rate.servers.zone": "each server has one or none has: a scenario of its own is about zones",
     'rate.servers."*"': "only a fleet has it, whose texts operators draw as they go",
     "share.capacity": "a share inside a program takes no estimate: every policy writes one",
+    "share.enforce": "the simulator has no kernel to enforce in",
+    "share.device": "the same: it says whose disk a kernel limits",
+    "share.job_nodes": "the same: it says whose jobs a Lustre server holds back",
+    "pool.nodes": "each node is a pool as the others are; where reservations go is checked for any words",
     "pool.words": "the simulator has words of its own",
     "quota.without_bursar": "it has one value",
     "quota.mode": "each scenario is about one of them",
     "quota.window": "each scenario is about one of them",
+    "quota.tenant.overdraft": "a policy takes one only where `over` uses it: a scenario of its own has it",
     "quota.zone": "virtual time runs for seconds: where days begin is checked by their dates",
+    "quota.tenant.from": "the same: anchors are checked by their dates",
+    "quota.history": "virtual time runs for seconds, and the shortest is a day",
     "claim.without_bursar": "it has one value",
 }
 """Keys that no scenario draws when it begins, and why."""

@@ -10,6 +10,7 @@ import pytest
 from typer.testing import CliRunner
 
 from bursar.cli import make_app
+from bursar.sim.scenarios.claim.small import SmallClaims
 from bursar.sim.simulation import Simulation
 
 PAGE = pathlib.Path(__file__).parents[2] / "docs" / "simulator.md"
@@ -18,12 +19,14 @@ PROGRAMS = re.findall(r"```python\n(.*?)```", PAGE.read_text(), re.DOTALL)
 
 
 def test_the_page_has_its_examples() -> None:
-    assert len(COMMANDS) == 5
+    assert len(COMMANDS) == 6
     assert len(PROGRAMS) == 2
 
 
 @pytest.mark.parametrize("command", COMMANDS)
-def test_every_command_of_the_page_works(command: str) -> None:
+def test_every_command_of_the_page_works(command: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With fewer seeds, and one departure instead of two, which take long."""
+    monkeypatch.setattr(SmallClaims, "departures", 1)
     words = command.replace("--seeds 1000", "--seeds 4").split()
     assert CliRunner().invoke(make_app(), words).exit_code == 0
 

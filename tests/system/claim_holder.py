@@ -9,8 +9,8 @@ import sqlite3
 import sys
 
 from bursar.claims.fences import StaleFence
-from bursar.claims.guards import SqlGuard
 from bursar.claims.resource import open_resource
+from bursar.integrations.guards import SqlGuard
 from bursar.policy import ClaimPolicy
 from bursar.runtime.world import open_world
 from bursar.world import SECOND_NS

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from bursar.claims.guards import SqlGuard
+from bursar.integrations.guards import SqlGuard
 from bursar_lab.zookeeper_server import ZookeeperServers
 
 pytestmark = pytest.mark.needs("zookeeper")

@@ -11,11 +11,9 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 from types import ModuleType
-from typing import Any
 
 import pytest
 
-from bursar.runtime.client import Bursar
 from bursar_lab.zookeeper_server import ZookeeperServers
 
 numbers = itertools.count()
@@ -96,32 +94,23 @@ async def until_began(folder: Path, vm: str) -> int:
     return int(read_began(folder, vm)[0][0])
 
 
-async def wait_for(b: Bursar, id: str) -> dict[str, Any]:
-    async with asyncio.timeout(40):
-        while True:
-            task: dict[str, Any] = await b.resource("machines").verb("wait_for", id=id)
-            if task["state"] == "released":
-                return task
-
-
 async def test_a_task_whose_worker_is_killed_is_finished_by_another(shop: ModuleType, tmp_path: Path) -> None:
     workers = {worker.pid: worker for worker in (Worker(tmp_path, shop.__name__, "w1"),)}
     try:
         async with shop.app as b:
             ids = [await b.submit(shop.power_on, tenant="ops", key="order-1", vm="vm-1") for _ in range(3)]
             assert len(set(ids)) == 1
-            end = await wait_for(b, ids[0])
-            assert (end["outcome"], end["result"]) == ("ok", b'"vm-1 is on"')
+            assert await ids[0].result(wait=40) == "vm-1 is on"
             assert await b.submit("power_on", tenant="ops", key="order-1", vm="vm-1") == ids[0]
             assert len(read_began(tmp_path, "vm-1")) == 1
 
             second = Worker(tmp_path, shop.__name__, "w2")
             workers[second.pid] = second
-            id = await b.submit(shop.power_on, tenant="ops", vm="vm-2", waits=True)
+            task = await b.submit(shop.power_on, tenant="ops", vm="vm-2", waits=True)
             killed = await until_began(tmp_path, "vm-2")
             assert workers.pop(killed).end(signal.SIGKILL) == -signal.SIGKILL
             (tmp_path / "go").touch()
-            end = await wait_for(b, id)
+            end = await task.ended(wait=40)
             assert (end["outcome"], end["result"], end["attempt"]) == ("ok", b'"vm-2 is on"', 2)
             (_, first_key, first_fence), (pid, key, fence) = read_began(tmp_path, "vm-2")
             (left,) = workers
@@ -135,16 +124,16 @@ async def test_a_task_whose_worker_is_killed_is_finished_by_another(shop: Module
 async def test_a_worker_that_is_told_to_end_finishes_what_it_began(shop: ModuleType, tmp_path: Path) -> None:
     worker = Worker(tmp_path, shop.__name__, "w1")
     async with shop.app as b:
-        id = await b.submit(shop.power_on, tenant="ops", vm="vm-1", waits=True)
+        task = await b.submit(shop.power_on, tenant="ops", vm="vm-1", waits=True)
         await until_began(tmp_path, "vm-1")
         worker.tell(signal.SIGTERM)
         assert worker.hear() == "w1 takes no more tasks and finishes 1"
         later = await b.submit(shop.power_on, tenant="ops", vm="vm-2")
         (tmp_path / "go").touch()
         assert await asyncio.to_thread(worker.end) == 0
-        end = await wait_for(b, id)
+        end = await task.ended(wait=40)
         assert (end["outcome"], end["attempt"]) == ("ok", 1)
         assert read_began(tmp_path, "vm-2") == []
         next_one = Worker(tmp_path, shop.__name__, "w2")
-        assert (await wait_for(b, later))["outcome"] == "ok"
+        assert await later.result(wait=40) == "vm-2 is on"
         assert next_one.end(signal.SIGTERM) == 0

@@ -19,6 +19,7 @@ import bursar
 from bursar.demo.ports import find_free_port
 from bursar.errors import Refused
 
+from .engine import store_url
 from .processes import Process
 
 PATIENCE_S = 20.0
@@ -38,7 +39,7 @@ acme = { limit = 1000 }
 class Fleet:
     def __init__(self, folder: Path) -> None:
         self.folder = folder
-        self.store = f"sqlite://{folder}/store.db"
+        self.store = store_url(folder)
         self.ports: dict[str, int] = {}
         self.nodes: dict[str, Process] = {}
         self._stack = ExitStack()

@@ -19,6 +19,7 @@ from bursar.policy.values import QuotaPolicy, QuotaTenant
 from bursar.quotas.resource import open_resource
 from bursar.runtime.world import open_world
 
+from .engine import store_url
 from .processes import Process
 
 TENANTS = {"acme": QuotaTenant(limit=100)}
@@ -31,7 +32,7 @@ def invoke(*arguments: str) -> Any:
 def write_policy(folder: Path) -> Path:
     policy = folder / "policy.toml"
     policy.write_text(
-        f'store = "sqlite://{folder}/store.db"\n[daemon]\nname = "a"\nlisten = "127.0.0.1:0"\n'
+        f'store = "{store_url(folder)}"\n[daemon]\nname = "a"\nlisten = "127.0.0.1:0"\nhttp = "off"\n'
         f'state = "{folder}/a"\n[resource.llm]\nkind = "quota"\n'
         "[resource.llm.tenant]\nacme = { limit = 100 }\n"
     )
@@ -40,7 +41,7 @@ def write_policy(folder: Path) -> Path:
 
 async def lose_a_node(folder: Path) -> None:
     """Node b takes a part of the quota, and is gone."""
-    world = await open_world("b", state=folder / "b", store=f"sqlite://{folder}/store.db")
+    world = await open_world("b", state=folder / "b", store=store_url(folder))
     resource = open_resource(world, "llm", QuotaPolicy(name="llm", tenants=TENANTS))
     await resource.start()
     await (await resource.acquire("acme", 1, wait=5)).release()
@@ -64,7 +65,7 @@ def test_a_budget_is_shown_topped_up_cut_and_a_lost_node_written_off(tmp_path: P
             with pytest.raises(bursar.Refused):
                 b.resource("llm").acquire("acme", 5, wait=5).take()
             topped = invoke("quota", "topup", "acme", "40", "--policy", policy, "--json")
-            assert json.loads(topped.stdout) == {"account": "acme", "limit": 140, "asleep": {}}
+            assert json.loads(topped.stdout) == {"account": "acme", "limit": 140, "asleep": {}, "unheard": []}
             cut = invoke("quota", "topup", "acme", "-10", "--policy", policy)
             assert cut.stdout == "acme: the limit is 130 now\n"
             lines = invoke("audit", "--policy", policy, "--json").stdout

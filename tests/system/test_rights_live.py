@@ -23,6 +23,7 @@ from bursar.runtime.network import SocketNetwork
 from bursar.runtime.routes import Address
 from bursar.world import SECOND_NS
 
+from .engine import store_url
 from .processes import Process
 
 POLICY = """
@@ -49,7 +50,7 @@ def serve(folder: Path, name: str) -> Process:
         "bursar",
         "serve",
         "--store",
-        f"sqlite://{folder}/store.db",
+        store_url(folder),
         "--log",
         "json",
     ]
@@ -69,7 +70,7 @@ class Pair:
 
 @pytest.fixture
 def pair(tmp_path: Path) -> Iterator[Pair]:
-    store = f"sqlite://{tmp_path}/store.db"
+    store = store_url(tmp_path)
     (tmp_path / "policy.toml").write_text(POLICY)
     invoke("apply", str(tmp_path / "policy.toml"), "--store", store, "--yes")
     with serve(tmp_path, "a") as a, serve(tmp_path, "b") as b:
@@ -169,7 +170,7 @@ async def guess(network: SocketNetwork, number: int) -> Any:
 
 
 def test_the_commands_say_what_there_is_and_what_to_do(tmp_path: Path) -> None:
-    store = f"sqlite://{tmp_path}/store.db"
+    store = store_url(tmp_path)
     assert "may do everything" in invoke("token", "list", "--store", store)
     text = invoke("token", "create", "--administrator", "--store", store).splitlines()[0]
     assert text.startswith("bursar_")

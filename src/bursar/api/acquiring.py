@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import msgspec
+
 from bursar.api import bodies
 from bursar.api.desk import Answered, Call
 from bursar.api.errors import StateError
@@ -16,7 +18,7 @@ async def acquire(call: Call) -> Answered:
     body: bodies.Acquire = call.body
     call.check("acquire", call.resource, body.tenant)
     door = call.desk.find(call.resource)
-    acquisition = door.acquire(body.tenant, body.amount, wait=body.wait, key=body.key)
+    acquisition = door.acquire(body.tenant, body.amount, wait=body.wait, key=body.key, hold=body.hold)
     return await _take(call, door, acquisition)
 
 
@@ -26,6 +28,12 @@ async def claim(call: Call) -> Answered:
     door = call.desk.find(call.resource)
     acquisition = door.claim(body.names, body.tenant, wait=body.wait, key=body.key, priority=body.priority)
     return await _take(call, door, acquisition)
+
+
+async def announce(call: Call) -> Answered:
+    door = Guarded(call.desk.find(call.resource), call.caller)
+    found = await door.do("announce", msgspec.to_builtins(call.body))
+    return Answered(msgspec.convert(found, bodies.Announced))
 
 
 async def _take(call: Call, door: Resource, acquisition: Acquisition) -> Answered:
@@ -93,6 +101,22 @@ async def renew(call: Call) -> Answered:
     return _answer(call, held, held.grant, created=False)
 
 
+async def extend(call: Call) -> Answered:
+    """Its holder is still there, too."""
+    held, hold = _find(call), call.body.hold
+    await held.grant.extend(hold)
+    call.desk.holdings.renew(held, min(hold, bodies.TTL_MAX_S))
+    return _answer(call, held, held.grant, created=False)
+
+
+async def spend(call: Call) -> Answered:
+    held = _find(call)
+    more = call.body.used - (held.grant.used or 0)
+    if more > 0:
+        await held.grant.spend(more)
+    return _answer(call, held, held.grant, created=False)
+
+
 async def settle(call: Call) -> Answered:
     return await _end(call, call.body.used)
 
@@ -111,6 +135,8 @@ async def _end(call: Call, used: int | None) -> Answered:
     if used is not None and over.used != used:
         before = "as a whole" if over.used is None else f"for {over.used}"
         raise StateError(f"this grant was ended before, {before}")
+    if used is not None and over.problem is not None:
+        raise over.problem.with_traceback(None)
     return Answered(status=204)
 
 

@@ -16,8 +16,10 @@ from bursar.world import NAME_MAX_BYTES
 
 WAIT_MAX_S = 60.0
 TTL_MIN_S, TTL_MAX_S, TTL_S = 1.0, 3600.0, 60.0
+HOLD_MAX_S = 30 * 86_400.0
 NAMES_MAX = 1000
 PRIORITY_MAX = 1000
+RETRIES_MAX = 1000
 PAYLOAD_MAX = 48 * 1024
 PAGE_MAX = 10_000
 NOTE_MAX = 500
@@ -39,6 +41,14 @@ Ttl = Annotated[
         ge=TTL_MIN_S,
         le=TTL_MAX_S,
         description="seconds until its holder counts as gone, unless it is renewed",
+    ),
+]
+Hold = Annotated[
+    float,
+    Meta(
+        ge=1,
+        le=HOLD_MAX_S,
+        description="seconds until a quota's grant that nobody settled counts as used; the policy's if null",
     ),
 ]
 Key = Annotated[Name, Meta(description="the same key is one acquisition, however often it is asked for")]
@@ -72,6 +82,7 @@ class Acquire(Body, frozen=True, kw_only=True):
     wait: Wait = 0.0
     key: Key | None = None
     ttl: Ttl = TTL_S
+    hold: Hold | None = None
 
 
 class Claim(Body, frozen=True, kw_only=True):
@@ -96,6 +107,17 @@ class Renew(Body, frozen=True, kw_only=True):
     ttl: Ttl = TTL_S
 
 
+class Extend(Body, frozen=True, kw_only=True):
+    hold: Hold
+
+
+class Spend(Body, frozen=True, kw_only=True):
+    used: Annotated[
+        int,
+        Meta(ge=0, le=AMOUNT_MAX, description="tokens that were used up to now, so saying it twice is once"),
+    ]
+
+
 class Granted(Reply, frozen=True, kw_only=True):
     """A grant that is held. What is not known is null."""
 
@@ -112,7 +134,9 @@ class Granted(Reply, frozen=True, kw_only=True):
     ] = {}  # not a JSON number: JavaScript would round it, and two holders' fences would be equal
     fallback: Annotated[str | None, Meta(description="shadow: it would have been refused")] = None
     replayed: Annotated[bool, Meta(description="the key was used before: this is that acquisition")] = False
-    used: Annotated[int | None, Meta(description="of a replayed one: what was used then")] = None
+    used: Annotated[
+        int | None, Meta(description="what was said to be used; of a replayed one, what was used then")
+    ] = None
     limit: int | None = None
     remaining: int | None = None
     reset_after: Annotated[float | None, Meta(description="seconds until the limit begins anew")] = None
@@ -128,6 +152,15 @@ class Submit(Body, frozen=True, kw_only=True):
     key: Key | None = None
     priority: Priority = 0
     deadline: Deadline | None = None
+    retries: Annotated[
+        int, Meta(ge=0, le=RETRIES_MAX, description="how many more times it is tried after it failed")
+    ] = 0
+    backoff: Annotated[
+        float,
+        Meta(
+            ge=0, le=3600, description="seconds before the first of these; each next pause is twice as long"
+        ),
+    ] = 1.0
 
 
 class Submitted(Reply, frozen=True, kw_only=True):
@@ -144,7 +177,16 @@ class Task(Reply, frozen=True, kw_only=True):
     attempt: int = 0
     holder: str = ""
     claim: Annotated[bool, Meta(description="a claim, held by code that asked, not a task")] = False
-    result: str = ""
+    result: Annotated[str, Meta(description="what it returned; of one that failed, the traceback")] = ""
+    function: Annotated[str, Meta(description="what is called, where it is a function's call")] = ""
+    retries: int = 0
+    failures: Annotated[int, Meta(description="how often it failed")] = 0
+    failure: Annotated[str, Meta(description="how the last try failed, of one that is tried again")] = ""
+    submitted: Annotated[float, Meta(description="seconds since 1970")] = 0.0
+    not_before: Annotated[float, Meta(description="when it is tried again; 0: as soon as it can be")] = 0.0
+    ended: Annotated[float, Meta(description="seconds since 1970; 0: it is not over")] = 0.0
+    alive: Annotated[bool | None, Meta(description="running: whether whoever does it is still there")] = None
+    note: Annotated[str, Meta(description="running: how far it says it is")] = ""
 
 
 class Tasks(Reply, frozen=True, kw_only=True):
@@ -154,7 +196,28 @@ class Tasks(Reply, frozen=True, kw_only=True):
 
 class Cancelled(Reply, frozen=True, kw_only=True):
     id: str
-    outcome: str
+    outcome: Annotated[
+        str,
+        Meta(description='how it ended; "asked": it runs, was asked to stop, and is not begun again'),
+    ]
+
+
+class WaitForTasks(Body, frozen=True, kw_only=True):
+    ids: Annotated[tuple[Name, ...], Meta(min_length=1, max_length=NAMES_MAX)]
+    count: Annotated[int, Meta(ge=1, le=NAMES_MAX, description="answer when so many are over")] | None = None
+    wait: Wait = 0.0
+
+
+class Over(Reply, frozen=True, kw_only=True):
+    """A task that is over; outcome null: it is not known, or was over long ago."""
+
+    id: str
+    outcome: str | None = None
+
+
+class TasksOver(Reply, frozen=True, kw_only=True):
+    over: tuple[Over, ...]
+    more: Annotated[bool, Meta(description="some are not over yet")] = False
 
 
 class Why(Reply, frozen=True, kw_only=True):
@@ -254,6 +317,71 @@ class PolicyProposal(Reply, frozen=True, kw_only=True):
     problems: tuple[str, ...]
 
 
+class UsageRow(Reply, frozen=True, kw_only=True):
+    tenant: str
+    begin: Annotated[str, Meta(description="of the window, in UTC; empty where there are none")]
+    end: str
+    unit: str
+    limit: int
+    used: int
+    adjusted: Annotated[int, Meta(description="by hand; credit notes are negative")]
+    billed: Annotated[int, Meta(description="used and adjusted")]
+    held: Annotated[int, Meta(description="reserved, and not settled yet")]
+    written_off: Annotated[int, Meta(description="in ledgers that are lost: whether used is not known")]
+    complete: Annotated[bool, Meta(description="whether all nodes answered")]
+    final: Annotated[bool, Meta(description="whether the window is over and closed")]
+
+
+class UsagePage(Reply, frozen=True, kw_only=True):
+    rows: tuple[UsageRow, ...]
+    next: Annotated[int | None, Meta(description="go on with `after`; null: that was the last page")] = None
+
+
+class BalanceRow(Reply, frozen=True, kw_only=True):
+    tenant: str
+    account: str
+    unit: str
+    limit: int
+    used: int
+    held: int
+    remaining: int
+    rate: Annotated[float, Meta(description="used a second, at present")]
+    ends_in_s: Annotated[int | None, Meta(description="until its window ends")] = None
+    runs_out_in_s: Annotated[float | None, Meta(description="at the present rate")] = None
+    forecast: Annotated[int | None, Meta(description="used by the window's end, at the present rate")] = None
+    complete: Annotated[bool, Meta(description="whether all nodes answered")]
+
+
+class BalancePage(Reply, frozen=True, kw_only=True):
+    rows: tuple[BalanceRow, ...]
+    next: Annotated[int | None, Meta(description="go on with `after`; null: that was the last page")] = None
+
+
+class Adjust(Body, frozen=True, kw_only=True):
+    account: Annotated[Name, Meta(description="a tenant, or with the begin of a window: acme@2026-11-01")]
+    amount: Annotated[int, Meta(description="a credit note is negative")]
+    reason: Annotated[str, Meta(min_length=1, max_length=500)]
+
+
+class AdjustDone(Reply, frozen=True, kw_only=True):
+    account: str
+    adjusted: Annotated[int, Meta(description="all that this window was adjusted by")]
+    silent: Annotated[tuple[str, ...], Meta(description="ledgers that will hear of it later")]
+
+
+class Announce(Body, frozen=True, kw_only=True):
+    tenant: Name
+    tokens: Annotated[int, Meta(ge=0, le=2**52)]
+    after: Annotated[float, Meta(ge=0, le=86_400, description="seconds from now on until it begins")] = 0.0
+    lasting: Annotated[float, Meta(gt=0, le=86_400, description="seconds for which it is waited for")] = 60.0
+
+
+class Announced(Reply, frozen=True, kw_only=True):
+    tokens: int
+    starts_in: float
+    ends_in: float
+
+
 class Ready(Reply, frozen=True, kw_only=True):
     ready: bool
     not_ready: tuple[str, ...]
@@ -296,12 +424,48 @@ class Count(Body, frozen=True, kw_only=True):
     most: Annotated[int, Meta(ge=0, le=PAGE_MAX, description="rows of each table")] = 1000
 
 
+class UsageAsked(Body, frozen=True, kw_only=True):
+    tenant: Annotated[Name | None, Meta(description="only this tenant's rows")] = None
+    since: Annotated[str, Meta(description="windows that begin from then on: 2026-11-01, in UTC")] = ""
+    until: Annotated[str, Meta(description="windows that begin before then")] = ""
+    after: Annotated[int, Meta(ge=0, description="what `next` said")] = 0
+    most: Annotated[int, Meta(ge=1, le=PAGE_MAX, description="tenants of a page")] = 1000
+
+
+class BalancesAsked(Body, frozen=True, kw_only=True):
+    tenant: Annotated[Name | None, Meta(description="only this tenant's rows")] = None
+    after: Annotated[int, Meta(ge=0, description="what `next` said")] = 0
+    most: Annotated[int, Meta(ge=1, le=PAGE_MAX, description="tenants of a page")] = 1000
+
+
 class TaskWait(Body, frozen=True, kw_only=True):
     wait: Annotated[float, Meta(ge=0, le=WAIT_MAX_S, description="seconds to wait until it is over")] = 0.0
 
 
 class TaskList(Body, frozen=True, kw_only=True):
     most: Annotated[int, Meta(ge=1, le=PAGE_MAX)] = 1000
+    tenant: Name | None = None
+    state: Name | None = None
+    of: Annotated[Name, Meta(description="a name that they need")] | None = None
+    function: Name | None = None
+
+
+class DeadList(Body, frozen=True, kw_only=True):
+    most: Annotated[int, Meta(ge=1, le=PAGE_MAX)] = 1000
+
+
+class TaskHistory(Body, frozen=True, kw_only=True):
+    most: Annotated[int, Meta(ge=1, le=NAMES_MAX)] = 100
+    tenant: Name | None = None
+    outcome: Name | None = None
+    of: Annotated[Name, Meta(description="a name that they needed")] | None = None
+    function: Name | None = None
+
+
+class TaskCancel(Body, frozen=True, kw_only=True):
+    wait: Annotated[
+        float, Meta(ge=0, le=WAIT_MAX_S, description="seconds in which one that runs may stop")
+    ] = 0.0
 
 
 class TenantList(Body, frozen=True, kw_only=True):

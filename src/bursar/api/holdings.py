@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from bursar.api.errors import MissingError, TooManyError
-from bursar.errors import BursarError, UsageError
+from bursar.errors import BursarError, Refused, UsageError
 from bursar.resource.door import Resource
 from bursar.resource.grants import Grant
 from bursar.world import MILLISECOND_NS, SECOND_NS, World
@@ -48,11 +48,12 @@ class Held:
 
 @dataclass(frozen=True, slots=True)
 class Over:
-    """What was ended, and how: `used` None for all of it."""
+    """What was ended, and how: `used` None for all of it. `problem` was said of it, and is said again."""
 
     resource: str
     tenant: str
     used: int | None
+    problem: BursarError | None = None
 
 
 class Holdings:
@@ -146,25 +147,25 @@ class Holdings:
     async def end(self, held: Held, used: int | None) -> None:
         """`used` None: all of it was. Raises UsageError, and Unknown, after which it can be ended again."""
         grant = held.grant
-        if used is not None and used > grant.amount:
-            raise UsageError(
-                f"{used} is above the {grant.amount} that were acquired; settle for at most those"
-            )
-        if used is not None:
-            grant.settle(used)
+        problem = _settle(grant, used)
         self._drop(held)
-        self._remember(held, used)
+        self._remember(held, used, problem)
         try:
             await grant.release()
+        except Refused as refused:  # it is over, and a part of it is unpaid
+            self._remember(held, used, refused)
+            raise
         except BursarError:
             grant.closed = False
             del self._over[held.id]
             self._put(held)
             raise
         self.counts["ended"] += 1
+        if problem is not None:
+            raise problem
 
-    def _remember(self, held: Held, used: int | None) -> None:
-        self._over[held.id] = Over(held.door.name, held.grant.tenant, used)
+    def _remember(self, held: Held, used: int | None, problem: BursarError | None) -> None:
+        self._over[held.id] = Over(held.door.name, held.grant.tenant, used, problem)
         if len(self._over) > OVER_KEPT:
             del self._over[next(iter(self._over))]
 
@@ -207,3 +208,16 @@ class Holdings:
                 await ending
         except BursarError as error:
             self._world.trace("api.not_lost", resource=held.door.name, why=str(error))
+
+
+def _settle(grant: Grant, used: int | None) -> UsageError | None:
+    """What is wrong with what it is settled for, if it ends all the same: a quota counts it as unpaid."""
+    if used is None:
+        return None
+    try:
+        grant.settle(used)
+    except UsageError as error:
+        if not grant.settles:
+            raise
+        return error
+    return None

@@ -25,6 +25,7 @@ TAGS = {
     "acquiring": "Acquire, claim, settle, release",
     "tasks": "Work that begins when its names are free",
     "reading": "Explanations, statistics, resources, nodes",
+    "billing": "Bills of a quota: usage, balances, corrections",
     "tenants": "Tenants that are set by themselves, beside the policy",
     "policy": "The policy of the fleet, and its versions",
     "health": "For Kubernetes and Prometheus",

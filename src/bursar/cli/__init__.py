@@ -38,6 +38,7 @@ COMMANDS = (
     "audit",
     "simulate",
     "why",
+    "announce",
     "tasks",
     "claims",
     "work",

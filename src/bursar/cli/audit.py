@@ -30,7 +30,7 @@ def audit(
         list[str] | None,
         typer.Option(
             metavar="WHAT",
-            help="Only policy, tenant, token, top-up, limit, fence, release or store.",
+            help="Only policy, tenant, token, top-up, limit, adjust, fence, release or store.",
             show_default=False,
         ),
     ] = None,

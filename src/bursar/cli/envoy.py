@@ -1,4 +1,4 @@
-"""`bursar envoy config POLICY` and `bursar envoy serve POLICY`: a quota service for Envoys."""
+"""`bursar envoy config POLICY`, `bursar envoy import FILE`, `bursar envoy serve POLICY`: what Envoys need."""
 
 from __future__ import annotations
 
@@ -11,8 +11,7 @@ from bursar.cli.exits import EXIT_CODES
 from bursar.errors import UsageError
 
 if TYPE_CHECKING:
-    from bursar.integrations.envoy.settings import Settings
-    from bursar.policy import Policy
+    from bursar.policy import Policy, ResourcePolicy, Tls
 
 LISTEN = "127.0.0.1:18081"
 
@@ -21,11 +20,12 @@ PolicyFile = Annotated[Path, typer.Argument(metavar="POLICY", help="The policy f
 
 def register(app: typer.Typer) -> None:
     group = typer.Typer(
-        help="Serve quotas to a fleet of Envoys (RLQS). Example: bursar envoy serve policy.toml",
+        help="What Envoys need that `bursar serve` serves. Example: bursar envoy config policy.toml",
         epilog=EXIT_CODES,
         no_args_is_help=True,
     )
     group.command(epilog=EXIT_CODES)(config)
+    group.command("import", epilog=EXIT_CODES)(import_rules)
     group.command(epilog=EXIT_CODES)(serve)
     app.add_typer(group, name="envoy")
 
@@ -36,7 +36,17 @@ def config(
         str | None, typer.Option(help="Which resource, if there are several.", show_default=False)
     ] = None,
     header: Annotated[str, typer.Option(help="The request header with the tenant's name.")] = "x-tenant",
-    server: Annotated[str, typer.Option(metavar="HOST:PORT", help="Where `bursar envoy serve` is.")] = LISTEN,
+    server: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="HOST:PORT",
+            help="A node's `envoy` address; several nodes: several times.",
+            show_default=False,
+        ),
+    ] = None,
+    protocol: Annotated[
+        str, typer.Option(help="rlqs: Envoy decides by assigned quotas; rls: it asks about every request.")
+    ] = "rlqs",
     first: Annotated[
         str | None,
         typer.Option(help="allow or deny while no assignment came yet; else as without_bursar says."),
@@ -44,98 +54,126 @@ def config(
     others: Annotated[
         str, typer.Option(help="allow or deny tenants that the policy does not have.")
     ] = "deny",
+    cert: Annotated[
+        str | None, typer.Option(help="Envoy's certificate, a path on its machine.", show_default=False)
+    ] = None,
+    key: Annotated[str | None, typer.Option(help="The key of that certificate.", show_default=False)] = None,
+    ca: Annotated[
+        str | None, typer.Option(help="Who signs the server's certificate.", show_default=False)
+    ] = None,
 ) -> None:
     """Print the configuration to paste into Envoy.
 
-    The filter for its HTTP connection manager, and the cluster of the quota service.
+    The filter for its HTTP connection manager, and the cluster of bursar's nodes. Without --server these are
+    where the policy's [daemon] has `envoy`. Beyond loopback they speak TLS, and Envoy needs --cert, --key and
+    --ca.
 
     Example: bursar envoy config policy.toml --header x-tenant
     """
     from bursar.integrations.envoy.config import write_config
-    from bursar.integrations.envoy.settings import find_resources
     from bursar.policy import load
 
-    found = find_resources(load(policy))
-    name = resource or (next(iter(found)) if len(found) == 1 else None)
-    if name is None or name not in found:
+    loaded = load(policy)
+    servers = server or [loaded.daemon.envoy or LISTEN]
+    if protocol not in ("rlqs", "rls"):
+        raise UsageError(f"the protocol is {protocol!r}: pass rlqs or rls")
+    found = choose_resource(loaded, resource, any_kind=protocol == "rls")
+    tls = _read_tls(cert, key, ca)
+    text = write_config(found, servers, header, first=first, others=others, tls=tls, asks=protocol == "rls")
+    typer.echo(text, nl=False)
+
+
+def choose_resource(policy: Policy, name: str | None, *, any_kind: bool) -> ResourcePolicy:
+    """The resource of that name, or the only one. Raises UsageError."""
+    from bursar.policy import RatePolicy
+
+    found = {
+        each: resource
+        for each, resource in policy.resources.items()
+        if any_kind or isinstance(resource, RatePolicy)
+    }
+    if not found:
+        raise UsageError(
+            f'{policy.source} has no resource of kind "rate"; Envoy enforces only those by quotas'
+        )
+    chosen = name or (next(iter(found)) if len(found) == 1 else None)
+    if chosen is None or chosen not in found:
         raise UsageError(f"pass --resource with one of: {', '.join(found)}")
-    typer.echo(write_config(found[name], server, header, first=first, others=others), nl=False)
+    return found[chosen]
+
+
+def _read_tls(cert: str | None, key: str | None, ca: str | None) -> Tls | None:
+    from bursar.policy import Tls
+
+    files = [file for file in (cert, key, ca) if file is not None]
+    if len(files) not in (0, 3):
+        raise UsageError("TLS takes all three of --cert, --key and --ca")
+    return Tls(cert=files[0], key=files[1], ca=files[2]) if files else None
+
+
+def import_rules(
+    file: Annotated[Path, typer.Argument(metavar="FILE", help="The YAML file.", show_default=False)],
+    server: Annotated[str, typer.Option(metavar="NAME", help="The name of the rates' server.")] = "bursar",
+) -> None:
+    """Print a policy that does what the configuration of envoyproxy/ratelimit says.
+
+    One resource for each unit of time that its rules have, a tenant for each rule; what cannot be said in a
+    policy is refused.
+
+    Example: bursar envoy import ratelimit.yaml > policy.toml
+    """
+    from bursar.integrations.envoy.importing import import_file
+
+    typer.echo(import_file(file, server), nl=False)
 
 
 def serve(
     policy: PolicyFile,
+    of: Annotated[
+        str | None,
+        typer.Option(
+            metavar="URL", help="The daemon, bursar://host:port; none: decide here.", show_default=False
+        ),
+    ] = None,
     listen: Annotated[str, typer.Option(metavar="HOST:PORT", help="Where Envoys reach it.")] = LISTEN,
-    protocol: Annotated[
-        str, typer.Option(help="rlqs: Envoys decide by assigned quotas; rls: they ask about every request.")
-    ] = "rlqs",
-    time_to_live: Annotated[int, typer.Option(help="Seconds that an assignment holds.")] = 8,
-    overlap: Annotated[
-        float, typer.Option(help="How far beyond a limit shares may be while they move; 0: never.")
-    ] = 0.5,
-    burst: Annotated[
-        float, typer.Option(help="Seconds of its rate that an Envoy lets through at once.")
-    ] = 0.2,
+    token: Annotated[
+        str | None, typer.Option(envvar="BURSAR_TOKEN", help="For the daemon.", show_default=False)
+    ] = None,
     log: Annotated[str, typer.Option(metavar="FORM", help="text or json.")] = "text",
     level: Annotated[str, typer.Option(metavar="LEVEL", help="debug, info, warning or error.")] = "info",
 ) -> None:
-    """Serve quotas to Envoys until SIGTERM or Ctrl-C.
+    """Answer Envoys' questions about requests (RLS) in a process beside the daemon.
 
-    Every resource of kind rate is a domain (with rls: of every kind). Metrics are where the
-    policy's daemon has them.
+    `bursar serve` does that itself, where its policy has `envoy` under [daemon]; this is for more questions
+    than one process can answer: any number of these can have the same address, and each has lots of its own.
 
-    Example: bursar envoy serve policy.toml --listen 127.0.0.1:18081
+    Example: bursar envoy serve policy.toml --of bursar://127.0.0.1:7070
     """
     import asyncio
 
-    from bursar.integrations.envoy.settings import Settings
     from bursar.policy import load
     from bursar.runtime import logs
 
     logs.configure(log, level)
-    if protocol == "rls":
-        asyncio.run(_serve_decisions(load(policy), listen))
-        return
-    if protocol != "rlqs":
-        raise UsageError(f"the protocol is {protocol!r}: pass rlqs or rls")
-    settings = Settings(time_to_live_s=time_to_live, overlap=overlap, burst_s=burst)
-    asyncio.run(_serve(load(policy), settings, listen))
+    asyncio.run(_serve(load(policy), of, token, listen))
 
 
-async def _serve_decisions(policy: Policy, listen: str) -> None:
+async def _serve(policy: Policy, of: str | None, token: str | None, listen: str) -> None:
     import asyncio
     import signal
 
-    from bursar.integrations.envoy.decisions import DecisionServer
+    from bursar.integrations.envoy.node import Node
+    from bursar.integrations.envoy.service import EnvoyService
     from bursar.runtime.client import connect
+    from bursar.runtime.clock import BootClock
 
     stopped = asyncio.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         asyncio.get_running_loop().add_signal_handler(number, stopped.set)
-    async with await connect(policy) as held:
-        server = DecisionServer(held, policy.daemon.tls)
-        await server.start(listen)
+    async with await connect(of or policy, token=token if of else None) as held:
+        resources = {name: held.resource(name) for name in held.resources}
+        node = Node(resources, lambda: policy, BootClock().now)
+        service = EnvoyService(node, policy.daemon.tls, shared=True)
+        await service.start(listen)
         await stopped.wait()
-        await server.stop()
-
-
-async def _serve(policy: Policy, settings: Settings, listen: str) -> None:
-    import asyncio
-    import signal
-
-    from bursar.integrations.envoy.reports import make_http
-    from bursar.integrations.envoy.server import EnvoyServer
-
-    server = EnvoyServer(policy, settings)
-    http = make_http(policy, server.fleets)
-    await server.start(listen)
-    await http.listen()
-    running = asyncio.ensure_future(server.run())
-    for number in (signal.SIGTERM, signal.SIGINT):
-        asyncio.get_running_loop().add_signal_handler(number, running.cancel)
-    try:
-        await running
-    except asyncio.CancelledError:
-        pass  # told to stop
-    finally:
-        await http.close()
-        await server.stop()
+        await service.close()

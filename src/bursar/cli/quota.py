@@ -1,5 +1,5 @@
 """`bursar quota show | fence NODE | topup ACCOUNT AMOUNT | accept ACCOUNT`: a budget, who has
-what of it, and changing it."""
+what of it, and changing it. (`billing` has usage, balance and adjust.)"""
 
 from __future__ import annotations
 
@@ -10,31 +10,34 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from bursar.cli import billing
+from bursar.cli.billing import choose, turn_pages
 from bursar.cli.exits import EXIT_CODES
 from bursar.cli.reaching import DAEMON, At, Authority, Certificate, Key, WhoAsks, read_tls
 from bursar.cli.tasks import DEFAULT_POLICY, AsJson, PolicyFile, ResourceName
 from bursar.cli.visiting import name_visitor
-from bursar.errors import BursarError, UsageError
+from bursar.errors import UsageError
 
 if TYPE_CHECKING:
     from bursar.policy import QuotaPolicy
     from bursar.quotas.layout import Layout
     from bursar.world import World
 
-SURVEY_S = 5.0
-POLL_S = 0.1
 FIELDS = ("unspent", "held", "spent")
 
 Act = Callable[["World", "Layout", "QuotaPolicy"], Awaitable[Any]]
 
 
 def register(app: typer.Typer) -> None:
-    group = typer.Typer(help="A budget: show, fence, topup, accept.", no_args_is_help=True)
+    group = typer.Typer(
+        help="A budget: show, usage, balance, topup, adjust, fence, accept.", no_args_is_help=True
+    )
     group.command(epilog=EXIT_CODES)(show)
     group.command(epilog=EXIT_CODES)(fence)
     group.command(epilog=EXIT_CODES)(accept)
     # A cut is a negative amount, which is no option.
     group.command(epilog=EXIT_CODES, context_settings={"ignore_unknown_options": True})(topup)
+    billing.register(group)
     app.add_typer(group, name="quota")
 
 
@@ -74,32 +77,9 @@ async def _survey(resource: str | None, at: str, name: str | None, tls: Any) -> 
     read_url(at)
     async with await connect(at, name=name, tls=tls) as b:
         quotas = [found for found in b.resources if b.resource(found).kind == "quota"]
-        return {"resource": (chosen := choose(resource, quotas, at)), **await _wait_for_survey(b, chosen)}
-
-
-def choose(wanted: str | None, quotas: list[str], where: object) -> str:
-    """The resource that is meant."""
-    name = wanted or (quotas[0] if len(quotas) == 1 else "")
-    if name not in quotas:
-        listed = ", ".join(quotas) or "none"
-        raise UsageError(f"say which resource of kind quota with --resource; {where} has {listed}")
-    return name
-
-
-async def _wait_for_survey(b: Any, resource: str) -> Mapping[str, Any]:
-    """The daemon begins a survey when it is asked for its statistics; take the one begun now."""
-    import asyncio
-
-    from bursar.runtime.figures import read_figures
-
-    found = read_figures(await b.statistics(resource))
-    wanted = found["surveys"] + 1
-    for _ in range(int(SURVEY_S / POLL_S)):
-        if found["surveys"] >= wanted:
-            return found
-        await asyncio.sleep(POLL_S)
-        found = read_figures(await b.statistics(resource))
-    raise BursarError(f"the survey of {resource} took longer than {SURVEY_S:g} s; try again")
+        chosen = choose(resource, quotas, at)
+        rows = [row async for row in turn_pages(b.resource(chosen), "survey")]
+        return {"resource": chosen, "whole": {row.pop("account"): row for row in rows}}
 
 
 def _print(found: Mapping[str, Any]) -> None:
@@ -172,29 +152,30 @@ def topup(
     """Add units to an account while it is in use; a negative amount takes unspent ones out.
 
     ACCOUNT is a tenant (then its present window is meant) or an account that `show` names. The new
-    limit holds until the policy's limit for the tenant is changed. Running it twice adds twice.
+    limit holds until the policy's limit for the tenant is changed. Running it twice adds twice. When it is
+    done, every node goes by the new limit, or is named (`unheard`).
 
     Example: bursar quota topup acme 500000 --policy policy.toml
     """
     from bursar.quotas import operations
     from bursar.quotas.accounts import total
-    from bursar.quotas.windows import name_account, window_of
 
-    async def act(world: World, layout: Layout, quota: QuotaPolicy) -> tuple[str, int, dict[str, int]]:
-        window, _ = window_of(quota.window, world.clock.wall(), quota.zone)
-        name = name_account(account, window)
-        mints, asleep = await operations.top_up(
-            world.store, layout, name, amount, by=name_visitor(), at_ns=world.clock.wall()
+    async def act(world: World, layout: Layout, quota: QuotaPolicy) -> dict[str, Any]:
+        name, mints, asleep = await operations.top_up(
+            world.store, layout, account, amount, by=name_visitor(), at_ns=world.clock.wall()
         )
-        return name, total(mints), asleep
+        unheard = await operations.wait_heard(world.store, layout, world.clock)
+        return {"account": name, "limit": total(mints), "asleep": asleep, "unheard": unheard}
 
-    name, limit, asleep = _act(policy, resource, act)
+    done = _act(policy, resource, act)
     if as_json:
-        typer.echo(json.dumps({"account": name, "limit": limit, "asleep": asleep}))
+        typer.echo(json.dumps(done))
         return
-    typer.echo(f"{name}: the limit is {limit:,} now")
-    for ledger, units in asleep.items():
+    typer.echo(f"{done['account']}: the limit is {done['limit']:,} now")
+    for ledger, units in done["asleep"].items():
         typer.echo(f"  {units:,} of them are {ledger}'s, which is not up and may owe them for an earlier cut")
+    for ledger in done["unheard"]:
+        typer.echo(f"  {ledger} has not carried it out yet: until it does, it grants by what was before")
 
 
 def accept(
@@ -213,7 +194,7 @@ def accept(
     them counts units twice. Find it (`show` lists what each has) and stop it; then this lets what is
     there stand.
 
-    Example: bursar quota accept acme@2026-11 --resource llm --yes
+    Example: bursar quota accept acme@2026-11-01..2026-12-01 --resource llm --yes
     """
     import asyncio
 

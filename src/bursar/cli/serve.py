@@ -35,6 +35,7 @@ def serve(
     listen: Annotated[str | None, _own("listen", "Where clients and peers find it.", "HOST:PORT")] = None,
     advertise: Annotated[str | None, _own("advertise", "Where others reach it.", "HOST:PORT")] = None,
     http: Annotated[str | None, _own("http", "Where it serves HTTP, or off.", "HOST:PORT")] = None,
+    envoy: Annotated[str | None, _own("envoy", "Where Envoys ask it.", "HOST:PORT")] = None,
     state: Annotated[str | None, _own("state", "The directory of its journals.", "DIR")] = None,
     session_timeout: Annotated[
         str | None, _own("session_timeout", "After this silence it counts as gone.", "TIME")
@@ -74,6 +75,7 @@ def serve(
         "listen": listen,
         "advertise": advertise,
         "http": http,
+        "envoy": envoy,
         "state": state,
         "session_timeout": session_timeout,
         "token_file": token_file,

@@ -137,12 +137,11 @@ def _print_last(history: Sequence[str]) -> None:
 
 def search_small_world(name: str) -> None:
     """Search, and exit with 1 for a violation or a search that could not be finished."""
-    from bursar.sim.scenarios import make_small_world
-    from bursar.sim.search import Search
+    from bursar.sim.scenarios import make_search
 
-    world = make_small_world(name)
+    search = make_search(name)
     begun = time.perf_counter()
-    found = Search(world).run()
+    found = search.run()
     typer.echo(f"{name}: {found}")
     typer.echo(f"{time.perf_counter() - begun:.1f} s", err=True)
     if found.why is not None or not found.complete:

@@ -1,4 +1,5 @@
-"""`bursar tasks list | show | why | cancel | dead | retry`: the queue of a claim resource, from its store."""
+"""`bursar tasks`, and `list`, `history`, `show`, `why`, `cancel`, `dead`, `retry` and `discard` below it: the
+tasks of a claim resource, from its store."""
 
 from __future__ import annotations
 
@@ -24,10 +25,9 @@ DEFAULT_POLICY = Path("policy.toml")
 
 
 def register(app: typer.Typer) -> None:
-    group = typer.Typer(
-        help="What waits and runs: list, show, why, cancel, dead, retry.", no_args_is_help=True
-    )
-    for command in (list_tasks, show, why, cancel, dead, retry):
+    group = typer.Typer(help="What runs, what waits and why, what was given up or is over.")
+    group.callback(invoke_without_command=True, epilog=EXIT_CODES)(overview)
+    for command in (list_tasks, history, show, why, cancel, dead, retry, discard):
         group.command(command.__name__.removesuffix("_tasks"), epilog=EXIT_CODES)(command)
     app.add_typer(group, name="tasks")
 
@@ -62,7 +62,7 @@ async def visiting(policy: Path, resource: str | None) -> AsyncIterator[ClaimDec
         await world.close()
 
 
-def run(policy: Path, resource: str | None, verb: str, **arguments: str) -> Any:
+def run(policy: Path, resource: str | None, verb: str, **arguments: Any) -> Any:
     import asyncio
 
     async def go() -> Any:
@@ -77,24 +77,90 @@ def describe(task: dict[str, Any]) -> dict[str, Any]:
     return {**task, "result": task["result"].decode("utf-8", "replace")}
 
 
+def overview(
+    context: typer.Context,
+    policy: PolicyFile = DEFAULT_POLICY,
+    resource: ResourceName = None,
+    as_json: AsJson = False,
+) -> None:
+    """Say what runs and where, what waits and why, what was given up, and what was over last.
+
+    Example: bursar tasks --policy policy.toml
+    """
+    if context.invoked_subcommand is not None:
+        return
+    import asyncio
+
+    from bursar.cli.overview import read_overview, write_overview
+
+    async def go() -> dict[str, Any]:
+        async with visiting(policy, resource) as found:
+            return await read_overview(found)
+
+    seen = asyncio.run(go())
+    if as_json:
+        typer.echo(json.dumps({title: list(map(describe, rows)) for title, rows in seen.items()}, indent=2))
+    else:
+        typer.echo("\n".join(write_overview(seen)))
+
+
+Tenant = Annotated[str | None, typer.Option(help="Only of this tenant.", show_default=False)]
+Of = Annotated[str | None, typer.Option("--name", help="Only those that need this name.", show_default=False)]
+FunctionName = Annotated[str | None, typer.Option("--function", help="Only these calls.", show_default=False)]
+
+
 def list_tasks(
-    policy: PolicyFile = DEFAULT_POLICY, resource: ResourceName = None, as_json: AsJson = False
+    policy: PolicyFile = DEFAULT_POLICY,
+    resource: ResourceName = None,
+    tenant: Tenant = None,
+    state: Annotated[
+        str | None, typer.Option(help='Only "pending" or "running" ones.', show_default=False)
+    ] = None,
+    of: Of = None,
+    function: FunctionName = None,
+    as_json: AsJson = False,
 ) -> None:
     """List every task that is not over, first come first.
 
-    Example: bursar tasks list --policy policy.toml
+    Example: bursar tasks list --tenant ops --state running
     """
-    _print_all(run(policy, resource, "tasks"), as_json)
+    filters = _leave_out(tenant=tenant, state=state, of=of, function=function)
+    _print_all(run(policy, resource, "tasks", **filters), as_json)
+
+
+def history(
+    policy: PolicyFile = DEFAULT_POLICY,
+    resource: ResourceName = None,
+    tenant: Tenant = None,
+    outcome: Annotated[
+        str | None, typer.Option(help='Only "ok", "failed", "cancelled", ... ones.', show_default=False)
+    ] = None,
+    of: Of = None,
+    function: FunctionName = None,
+    most: Annotated[int, typer.Option(min=1, max=1000, help="So many.")] = 100,
+    as_json: AsJson = False,
+) -> None:
+    """List tasks that are over, the latest first, for as long as the policy's `history`.
+
+    Example: bursar tasks history --outcome failed --most 20
+    """
+    filters = _leave_out(tenant=tenant, outcome=outcome, of=of, function=function)
+    _print_all(run(policy, resource, "history", most=most, **filters), as_json)
+
+
+def _leave_out(**filters: str | None) -> dict[str, str]:
+    return {name: value for name, value in filters.items() if value is not None}
 
 
 def _print_all(tasks: list[dict[str, Any]], as_json: bool) -> None:
+    from bursar.cli.overview import name_of, write_needs
+
     if as_json:
         typer.echo(json.dumps([describe(task) for task in tasks], indent=2))
         return
     for task in tasks:
-        needs = task["needs"]
-        more = f" and {len(needs) - 4} more" if len(needs) > 4 else ""
-        typer.echo(f"{task['id']}  {task['state']:<8} {task['tenant']}  {', '.join(needs[:4])}{more}")
+        stands = task["outcome"] or task["state"]
+        typer.echo(f"{task['id']}  {stands:<9} {name_of(task)}  {task['tenant']}  {write_needs(task)}")
     typer.echo(f"{len(tasks)} tasks")
 
 
@@ -138,16 +204,17 @@ def cancel(
     id: Annotated[str, typer.Argument(metavar="ID", show_default=False)],
     policy: PolicyFile = DEFAULT_POLICY,
     resource: ResourceName = None,
+    wait: Annotated[float, typer.Option(min=0, help="Seconds in which one that runs may stop.")] = 2.0,
 ) -> None:
-    """Take back a task that waits.
+    """Take back a task that waits, ask one that runs to stop.
 
     Example: bursar tasks cancel k52c1...
     """
-    typer.echo(f"{id}: {run(policy, resource, 'cancel', id=id)}")
+    typer.echo(f"{id}: {run(policy, resource, 'cancel', id=id, wait=wait)}")
 
 
 def dead(policy: PolicyFile = DEFAULT_POLICY, resource: ResourceName = None, as_json: AsJson = False) -> None:
-    """List the tasks that were given up, because whoever did them died too often.
+    """List the tasks that were given up: they failed, or whoever did them died, too often.
 
     Example: bursar tasks dead --policy policy.toml
     """
@@ -165,3 +232,16 @@ def retry(
     """
     run(policy, resource, "retry", id=id)
     typer.echo(f"{id}: waits to be tried again")
+
+
+def discard(
+    id: Annotated[str, typer.Argument(metavar="ID", show_default=False)],
+    policy: PolicyFile = DEFAULT_POLICY,
+    resource: ResourceName = None,
+) -> None:
+    """Forget a task that was given up.
+
+    Example: bursar tasks discard k52c1...
+    """
+    run(policy, resource, "discard", id=id)
+    typer.echo(f"{id}: forgotten")

@@ -54,6 +54,13 @@ def check_store(url: str) -> str:
     return url
 
 
+def hide_password(url: str) -> str:
+    """The URL, for people and for what is kept."""
+    scheme, _, rest = url.partition("?")[0].partition("://")
+    netloc, slash, path = rest.partition("/")
+    return f"{scheme}://{netloc.rpartition('@')[2]}{slash}{path}"
+
+
 def visit(url: str, act: Callable[[LiveWorld], Awaitable[ResultT]]) -> ResultT:
     """Do something at a store."""
     import asyncio

@@ -9,7 +9,6 @@ import typer
 
 from bursar.cli.exits import EXIT_CODES
 from bursar.cli.tasks import ResourceName, choose_claim
-from bursar.errors import UsageError
 from bursar.world import SECOND_NS
 
 DRAIN_NS = 30 * SECOND_NS
@@ -18,7 +17,6 @@ if TYPE_CHECKING:
     import asyncio
 
     from bursar.policy import Policy
-    from bursar.runtime.client import Bursar
     from bursar.runtime.functions import Functions
 
 
@@ -52,41 +50,23 @@ def work(
     import socket
 
     from bursar.policy import load
+    from bursar.runtime.apps import find_app
 
     found = find_app(app)
     terms = found.load_policy() if policy is None else load(policy)
     called = name or f"{socket.gethostname()}-{os.getpid()}"
-    asyncio.run(_work(found.functions, terms, resource, called, at_once))
+    asyncio.run(_work(found.functions, app, terms, resource, called, at_once))
 
 
-def find_app(where: str) -> Bursar:
-    import sys
-    from importlib import import_module
-
-    from bursar.runtime.client import Bursar
-
-    module_name, colon, attribute = where.partition(":")
-    if not colon:
-        raise UsageError(f"{where!r}: write module:app, such as shop.tasks:app")
-    sys.path.insert(0, str(Path.cwd()))
-    try:
-        found = getattr(import_module(module_name), attribute)
-    except (ImportError, AttributeError) as error:
-        raise UsageError(f"{where!r} cannot be loaded: {error}") from error
-    if not isinstance(found, Bursar):
-        raise UsageError(f'{where!r} is no Bursar: write {attribute} = bursar.Bursar("policy.toml")')
-    if not found.functions.names:
-        raise UsageError(f"{where!r} has no tasks: declare some with @{attribute}.task(needs=...)")
-    return found
-
-
-async def _work(functions: Functions, policy: Policy, resource: str | None, name: str, at_once: int) -> None:
+async def _work(
+    functions: Functions, app: str, policy: Policy, resource: str | None, name: str, at_once: int
+) -> None:
     import asyncio
     import signal
-    from functools import partial
 
     from bursar.claims.resource import ClaimDecider
-    from bursar.claims.tracker import InProcessTracker
+    from bursar.runtime.children import Children
+    from bursar.runtime.running import FunctionTracker
     from bursar.runtime.work_thread import WorkThread
     from bursar.runtime.world import open_world
 
@@ -94,7 +74,8 @@ async def _work(functions: Functions, policy: Policy, resource: str | None, name
     timeout_ns = policy.daemon.session_timeout_ns
     world = await open_world(name, store=policy.store, session_timeout_ns=timeout_ns)
     thread = WorkThread()
-    tracker = InProcessTracker(partial(thread.run, functions.work))
+    children = Children(app)
+    tracker = FunctionTracker(functions, thread, children)
     instance = ClaimDecider(world, terms.name, terms, tracker=tracker, running_max=at_once).instance
     await instance.start()
     typer.echo(f"{name} works on {terms.name}: {', '.join(functions.names)}")
@@ -108,6 +89,7 @@ async def _work(functions: Functions, policy: Policy, resource: str | None, name
     finally:
         await instance.stop()
         await world.close()
+        await children.stop()
         thread.stop()
 
 

@@ -184,6 +184,6 @@ def _read(resources: Mapping[str, Any], name: str) -> ResourcePolicy:
 def _compile() -> None:
     """Before anything is measured: the first run on a machine compiles the kernels, which takes a
     while and would stand in everyone's way."""
-    from bursar.rates.allowances import allocate_allowances
+    from bursar.allocation.allowances import allocate_allowances
 
     allocate_allowances([[2, 1], [1, 2]], [2, 2], [2, 2], [3, 3])

@@ -179,6 +179,8 @@ def compare(before: Policy | None, after: Policy, *, running: bool = True) -> It
             yield from _compare_resource(old[name], policy, running)
     if before is not None and before.alert != after.alert:
         yield Change("alert", write(before.alert), write(after.alert))
+    if before is not None:
+        yield from _compare_tables("descriptor", before.descriptors, after.descriptors, "")
 
 
 def _compare_resource(before: ResourcePolicy, after: ResourcePolicy, running: bool) -> Iterator[Change]:
@@ -200,7 +202,7 @@ FILE_KEYS = {"tenants": "tenant", "templates": "tenant", "any_server": 'servers.
 """Where the file calls it otherwise than the values do."""
 
 
-def _compare_tables(at: str, old: dict[str, Any], new: dict[str, Any], why: str) -> Iterator[Change]:
+def _compare_tables(at: str, old: Mapping[str, Any], new: Mapping[str, Any], why: str) -> Iterator[Change]:
     for name in old:
         if name not in new:
             yield Change(f"{at}.{write_key(name)}", write(old[name]), "", why)

@@ -97,7 +97,12 @@ class Terms:
         resources = {
             name: await self._add(document, name, found, head) for name, found in policy.resources.items()
         }
-        return Policy(resources=Table(resources), alert=policy.alert, source=document.source)
+        return Policy(
+            resources=Table(resources),
+            alert=policy.alert,
+            descriptors=policy.descriptors,
+            source=document.source,
+        )
 
     async def _add(self, document: Document, name: str, policy: ResourcePolicy, head: Head) -> ResourcePolicy:
         if not head.tenants.get(name):

@@ -27,6 +27,9 @@ Terms = Mapping[str, Any]
 """A tenant's terms as one would write them in TOML: {"limit": "60k/s"}."""
 
 ROOM_BYTES = TRANSACTION_MAX_BYTES // 2
+BESIDES = 6
+"""Operations of a change besides the tenants' own: the index, made or set, the head, the audit."""
+
 AT_ONCE_MAX = 10_000
 """Tenants of one call."""
 
@@ -141,7 +144,7 @@ async def _draft(
         after = {tenant: terms for tenant, terms in merged.items() if terms is not None}
         data = _encode(after)
         size += len(data)
-        if done and size > ROOM_BYTES:
+        if done and (size > ROOM_BYTES or len(operations) > store.operations_max - BESIDES):
             break
         path = shard_path(resource, shard)
         operations.append(Set(path, data) if counts[shard] else Create(path, data))

@@ -23,7 +23,7 @@ from bursar.fleet import audit, layout
 from bursar.fleet.layout import TOKENS, Record
 from bursar.fleet.rights import ALL, BELOW, EVERYTHING, NOBODY, Known, Scope
 from bursar.policy.names import check_plain_name, check_tenant_name
-from bursar.world import Create, Delete, Operation, Set, Stat, Store
+from bursar.world import Check, Create, Delete, Set, Stat, Store
 
 PREFIX = "bursar_"
 SECRET_BYTES = 32
@@ -212,13 +212,13 @@ async def revoke_all(store: Store, *, by: str, at_ns: int) -> int:
     assert stat is not None, "just prepared"
     names = await store.children(TOKENS)
     line = audit.record(by, at_ns, "token", "all", f"{len(names)} revoked, rights are off")
-    operations: list[Operation] = [
-        *(Delete(f"{TOKENS}/{name}") for name in names),
-        Set(TOKENS, b"", stat.version),
-        line,
-    ]
+    deletions = [Delete(f"{TOKENS}/{name}") for name in names]
+    at_once = store.operations_max - 2
     try:
-        await store.transact(operations)
+        while len(deletions) > at_once:  # rights stay on until the last of them is gone
+            await store.transact([Check(TOKENS, stat.version), *deletions[:at_once]])
+            deletions = deletions[at_once:]
+        await store.transact([*deletions, Set(TOKENS, b"", stat.version), line])
     except (VersionError, NodeMissingError) as error:
         raise UsageError("others change tokens at the same time; try again") from error
     await audit.trim(store)

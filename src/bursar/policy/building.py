@@ -5,12 +5,16 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+import msgspec
+
 from bursar.policy.values import (
     ANYONE,
+    POOL_INTERVALS,
     AlertPolicy,
     ClaimPolicy,
     ClaimTenant,
     DaemonPolicy,
+    Descriptor,
     PoolPolicy,
     PoolTenant,
     QuotaPolicy,
@@ -23,8 +27,10 @@ from bursar.policy.values import (
     ShareTenant,
     Table,
     Tls,
+    Tracker,
     is_template,
 )
+from bursar.units import Rate
 
 DEFAULT_BATCH = 1000
 INTERVALS_IN_A_PERIOD = 5
@@ -48,6 +54,7 @@ def build_rate(name: str, values: Values) -> RatePolicy:
         pacing=values["pacing"],
         servers=Table(servers),
         any_server=any_server,
+        zones=tuple(sorted({server.zone for server in servers.values() if server.zone is not None})),
         **_tenants(RateTenant, values),
     )
 
@@ -65,6 +72,9 @@ def build_share(name: str, values: Values) -> SharePolicy:
         interval_ns=values["interval"],
         costs=values["costs"] or (capacity.unit if capacity else "requests"),
         half_life_ns=values["half_life"],
+        enforce=values["enforce"],
+        device=values["device"],
+        job_nodes=values["job_nodes"],
         **_tenants(ShareTenant, values),
     )
 
@@ -85,9 +95,27 @@ def build_pool(name: str, values: Values) -> PoolPolicy:
     )
 
 
+def build_pools(name: str, values: Values) -> dict[str, PoolPolicy]:
+    """The one pool, or one for each of its data nodes: `records.a`, `records.b`."""
+    pool = build_pool(name, values)
+    if not values["nodes"]:
+        return {name: pool}
+    nodes: Table[Rate] = Table({f"{name}.{node}": rate for node, rate in values["nodes"].items()})
+    interval_ns = pool.period_ns // POOL_INTERVALS
+    return {
+        each: msgspec.structs.replace(pool, name=each, capacity=rate, period_ns=interval_ns, nodes=nodes)
+        for each, rate in nodes.items()
+    }
+
+
 def build_quota(name: str, values: Values) -> QuotaPolicy:
     tenants = {
-        key: QuotaTenant(limit=tenant["limit"], parent=key.rpartition("/")[0] or None)
+        key: QuotaTenant(
+            limit=tenant["limit"],
+            parent=key.rpartition("/")[0] or None,
+            overdraft=tenant["overdraft"],
+            anchor=tenant["from"],
+        )
         for key, tenant in values["tenant"].items()
     }
     return QuotaPolicy(
@@ -100,6 +128,8 @@ def build_quota(name: str, values: Values) -> QuotaPolicy:
         block=values["block"],
         warnings=tuple(sorted(values["warnings"])),
         hold_expiry_ns=values["hold_expiry"],
+        over=values["over"],
+        history_ns=values["history"],
         **_split(tenants),
     )
 
@@ -112,8 +142,20 @@ def build_claim(name: str, values: Values) -> ClaimPolicy:
         dead_holder=values["dead_holder"],
         attempts=values["attempts"],
         aging_ns=values["aging"],
+        history_ns=values["history"],
+        dead_history_ns=values["dead_history"],
+        tracker=_build_tracker(values["tracker"]),
+        counted=Table(values["counted"]),
+        order=values["order"],
         **_tenants(ClaimTenant, values),
     )
+
+
+def _build_tracker(values: Values | None) -> Tracker | None:
+    if values is None:
+        return None
+    rest = {key: values[key] for key in ("url", "at_once", "token_file", "allow_http")}
+    return Tracker(timeout_ns=values["timeout"], poll_ns=values["poll"], **rest)
 
 
 BUILDERS: dict[str, Callable[[str, Values], ResourcePolicy]] = {
@@ -131,6 +173,7 @@ def build_daemon(values: Values) -> DaemonPolicy:
         "listen",
         "advertise",
         "http",
+        "envoy",
         "metrics_tenants",
         "metrics_token_file",
         "token_file",
@@ -148,6 +191,10 @@ def build_daemon(values: Values) -> DaemonPolicy:
 
 def build_alert(values: Values | None) -> AlertPolicy | None:
     return AlertPolicy(**values) if values is not None else None
+
+
+def build_descriptors(values: Values) -> Table[Descriptor]:
+    return Table({name: Descriptor(**each) for name, each in values.items()})
 
 
 def _shared(values: Values) -> Values:

@@ -8,14 +8,18 @@ from __future__ import annotations
 
 from typing import Any
 
+from bursar.policy.descriptors import check_payer
 from bursar.policy.names import check_tenant_name, find_host, is_loopback
 from bursar.policy.shapes import Path, Place, is_read
 from bursar.policy.values import ANYONE, is_template
-from bursar.units import Rate, write_duration
+from bursar.units import SECOND_NS, Rate, write_duration
 
+HELD_PART = 0.9
 TOKENS_MAX = 2**53
 """The most tokens in one period: whole numbers up to here are exact as floats too, which the
 allocation's solvers rely on."""
+
+ANCHORED = ("week", "month", "year")
 
 Values = dict[str, Any]
 
@@ -27,6 +31,7 @@ def check_rate(raw: Values, values: Values, place: Place) -> None:
             f'"{raw["interval"]}" is longer than the period, {write_duration(period_ns)}',
             f'write an interval that is a part of the period, such as "{write_duration(period_ns // 5)}"',
         )
+    _check_zones(values["servers"] or {}, place.at("servers"))
     for name, server in (values["servers"] or {}).items():
         capacity = server.get("capacity") if isinstance(server, dict) else server
         _check_tokens(capacity, period_ns, place.at("servers", name))
@@ -45,6 +50,10 @@ def check_share(raw: Values, values: Values, place: Place) -> None:
             f'write costs = "{capacity.unit}", or a capacity in {costs}',
         )
     _check_tokens(capacity, values["interval"], place.at("capacity"))
+    if values["job_nodes"] and values["enforce"] != "lustre":
+        place.at("job_nodes").complain(
+            f'jobs have nodes where enforce = "lustre", and here it is "{values["enforce"]}"', "leave it out"
+        )
     fallback: Any = values["without_bursar"]
     safe: Any = fallback.rate if is_read(fallback) else None
     expected = costs or (capacity.unit if is_read(capacity) else None)
@@ -65,6 +74,24 @@ def check_pool(raw: Values, values: Values, place: Place) -> None:
     for name, tenant in (values["tenant"] or {}).items():
         if is_read(tenant):
             _check_bounds(name, tenant, period_ns, place.at("tenant", name))
+    if values["nodes"]:
+        _check_nodes(raw, values, place)
+
+
+def _check_nodes(raw: Values, values: Values, place: Place) -> None:
+    """Of a pool of several data nodes."""
+    if "capacity" in raw:
+        place.at("capacity").complain("each node has a capacity of its own", "leave it out")
+    if is_read(values["period"]) and values["period"] < SECOND_NS:
+        place.at("period").complain(
+            "with nodes, reservations are placed anew ten times in a period", 'write at least "1s"'
+        )
+    for name, tenant in (values["tenant"] or {}).items():
+        if is_read(tenant) and tenant["limit"] is not None:
+            place.at("tenant", name, "limit").complain(
+                "nodes do not ask each other before they grant, so no limit holds over all of them",
+                "leave it out, or use the kind rate",
+            )
 
 
 def check_quota(raw: Values, values: Values, place: Place) -> None:
@@ -73,6 +100,11 @@ def check_quota(raw: Values, values: Values, place: Place) -> None:
         at = place.at("tenant", name)
         if "/" in name and not check_tenant_name(name):
             _check_parent(name, tenant, tenants, at)
+        if is_read(tenant, values["over"]) and is_read(tenant["overdraft"]):
+            _check_overdraft(tenant["overdraft"], values["over"], at)
+        if is_read(tenant, values["window"]) and tenant["from"] and values["window"] not in ANCHORED:
+            what = f'window = "{values["window"]}" does not begin on a day of its own'
+            at.at("from").complain(what, f"leave it out, or write window = one of {', '.join(ANCHORED)}")
         if is_read(tenant, values["unit"]) and values["unit"] != "bytes":
             written = raw["tenant"][name].get("limit")
             if isinstance(written, str) and written.endswith("B"):
@@ -80,8 +112,17 @@ def check_quota(raw: Values, values: Values, place: Place) -> None:
                 at.at("limit").complain(f'"{written}" is a size, and the unit is "{values["unit"]}"', remedy)
 
 
+def _check_overdraft(overdraft: int, over: str, place: Place) -> None:
+    if overdraft and over != "overdraft":
+        place.at("overdraft").complain(
+            f'there is an overdraft, and over = "{over}" uses none',
+            'add over = "overdraft" to the resource, or leave this out',
+        )
+
+
 def check_claim(raw: Values, values: Values, place: Place) -> None:
-    """Nothing in a claim's keys depends on another."""
+    if is_read(values["tracker"]) and values["tracker"] is not None:
+        _check_clear(values["tracker"], "tasks", place.at("tracker"))
 
 
 CHECKS = {
@@ -98,6 +139,8 @@ def check_daemon(daemon: Values, store: Any, place: Place) -> None:
     addresses: dict[Path, Any] = {("listen",): daemon["listen"]}
     if daemon["http"] is not None:
         addresses["http",] = daemon["http"]
+    if daemon["envoy"] is not None:
+        addresses["envoy",] = daemon["envoy"]
     addresses |= {("peers", name): address for name, address in peers.items()}
     beyond = {path: host for path, host in addresses.items() if is_read(host) and not is_loopback(host)}
     if daemon["tls"] is None:
@@ -109,13 +152,60 @@ def check_daemon(daemon: Values, store: Any, place: Place) -> None:
     _check_reach(store, peers, any(path[0] == "peers" for path in beyond), place)
 
 
+ENVOY_LEAST = Rate(1, 600 * SECOND_NS)
+"""The least that an Envoy can be told."""
+
+
+def check_envoy(resources: Values, place: Place) -> None:
+    """Limits that Envoys hold must be ones that they, and the periods, can hold."""
+    for name, found in resources.items():
+        raw, values = found if is_read(found) else ({}, {})
+        if raw.get("kind") == "rate" and is_read(values["period"], values["tenant"]):
+            for tenant, terms in values["tenant"].items():
+                limit = terms["limit"] if is_read(terms) else None
+                if limit is not None and is_read(limit) and limit.count:
+                    _check_held(limit, values["period"], place.at(name, "tenant", tenant, "limit"))
+
+
+def _check_held(limit: Rate, period_ns: int, place: Place) -> None:
+    if limit < ENVOY_LEAST:
+        place.complain(
+            f"{limit} is less than one in ten minutes, the least that an Envoy can be told",
+            "write a larger rate, or make it a quota that is asked about each request",
+        )
+    elif limit.per(period_ns) * limit.per_ns < HELD_PART * limit.count * period_ns:
+        length, better = write_duration(period_ns), write_duration(limit.per_ns)
+        place.complain(
+            f"{limit} is only {limit.per(period_ns)} whole tokens in {length}",
+            f'write period = "{better}" for the resource',
+        )
+
+
+def check_descriptors(descriptors: Any, resources: Values, place: Place) -> None:
+    for name, each in (descriptors or {}).items():
+        if not is_read(each) or not is_read(*each.values()):
+            continue
+        if each["resource"] not in resources:
+            some = ", ".join(list(resources)[:8])
+            wrong = f'there is no resource "{each["resource"]}"'
+            place.at(name, "resource").complain(wrong, f"write one of: {some}")
+        wrong_payer = check_payer(each["tenant"], each["match"])
+        if wrong_payer:
+            keys = ", ".join("{" + entry.partition("=")[0] + "}" for entry in each["match"])
+            place.at(name, "tenant").complain(wrong_payer, f"write a name, with values in braces: {keys}")
+
+
 def check_alert(alert: Values, place: Place) -> None:
-    url = alert["url"]
-    if not is_read(url, alert["allow_http"]) or alert["allow_http"] or url.startswith("https:"):
+    _check_clear(alert, "alerts", place)
+
+
+def _check_clear(table: Values, what: str, place: Place) -> None:
+    url = table["url"]
+    if not is_read(url, table["allow_http"]) or table["allow_http"] or url.startswith("https:"):
         return
     if not is_loopback(find_host(url)):
         place.at("url").complain(
-            f'"{url}" is beyond loopback, and not https: alerts would be sent in clear',
+            f'"{url}" is beyond loopback, and not https: {what} would be sent in clear',
             "write https://, or add allow_http = true if that is what you want",
         )
 
@@ -170,6 +260,27 @@ def _check_burst(burst: Any, limit: Any, period_ns: Any, place: Place) -> None:
             f"a burst of {burst} is more than the limit, {most} tokens in {write_duration(period_ns)}",
             f"write at most {most}, or leave it out",
         )
+
+
+def _check_zones(servers: Values, place: Place) -> None:
+    """Each server is in a zone, or none is."""
+    zones = {
+        name: server.get("zone") if isinstance(server, dict) else None for name, server in servers.items()
+    }
+    zoned = [zone for zone in zones.values() if is_read(zone)]
+    if not zoned:
+        return
+    for name, zone in zones.items():
+        if name == ANYONE:
+            place.at(name).complain(
+                "a rate with zones must know of each server which zone it is in",
+                "list the servers by name, or leave the zones out",
+            )
+        elif zone is None:
+            place.at(name).complain(
+                "other servers of this rate are in a zone, and this one is in none",
+                f'write {{ capacity = ..., zone = "{zoned[0]}" }}, with the zone that it is in',
+            )
 
 
 def _check_placement(chosen: Any, servers: Any, place: Place) -> None:

@@ -6,13 +6,15 @@ from dataclasses import dataclass
 from typing import Any
 
 from bursar.policy import names
+from bursar.policy.descriptors import check_entry
 from bursar.policy.kinds import MINUTE_NS, PLAIN, RECORDS
 from bursar.policy.shapes import INVALID, Auto, Choice, Flag, Place, Schema, Span, Text, Whole, describe
-from bursar.policy.tables import REQUIRED, Key, Named, Record
+from bursar.policy.tables import REQUIRED, Key, List, Named, Record
 from bursar.policy.values import HTTP, KINDS
 from bursar.units import SECOND_NS
 
 PEERS_MAX = 1_000
+DESCRIPTORS_MAX = 10_000
 RESOURCES_MAX = 1_000
 METRICS_TENANTS_MAX = 1_000_000
 CONNECTIONS_MIN, CONNECTIONS_MAX = 20, 1_000_000
@@ -39,6 +41,11 @@ DAEMON = Record(
             Auto(_ADDRESS, word="off"),
             'where it serves HTTP: /v1, /metrics, /live and /ready; "off": nowhere',
             HTTP,
+        ),
+        "envoy": Key(
+            _ADDRESS,
+            "where Envoys ask it: for quotas (RLQS) and about each request (RLS); nowhere if left out",
+            example="127.0.0.1:18081",
         ),
         "metrics_tenants": Key(
             Whole(0, METRICS_TENANTS_MAX),
@@ -79,6 +86,32 @@ DAEMON = Record(
     "daemon table",
 )
 
+
+DESCRIPTOR = Record(
+    {
+        "match": Key(
+            List(
+                Text('write its entries as "key=value", "key=start*" or "key=*"', check_entry),
+                'write a list of entries: ["path=/search", "tenant=*"]',
+                least=1,
+            ),
+            "the entries that it matches, in their order",
+            REQUIRED,
+            ["tenant=*"],
+        ),
+        "resource": Key(PLAIN, "what is charged", REQUIRED, "api"),
+        "tenant": Key(
+            Text('write a name, with the value of an entry in braces: "{tenant}"'),
+            "who pays, with values of entries in braces",
+            "{tenant}",
+        ),
+        "domain": Key(
+            Text("write the domain that the gateway is configured with"),
+            "the domain that it asks under; the resource's name if left out",
+        ),
+    },
+    "descriptor",
+)
 
 ALERT = Record(
     {
@@ -132,15 +165,30 @@ POLICY = Record(
     {
         "store": Key(
             Text(
-                'write "memory://", "sqlite:///path/store.db" or "zookeeper://a:2181,b:2181/bursar"',
+                'write "memory://", "sqlite:///path/store.db", "zookeeper://a:2181,b:2181/bursar", '
+                '"postgresql://user@host/database" or "etcd://a:2379,b:2379/bursar"',
                 names.check_store,
                 names.STORE_PATTERN,
             ),
-            "where the daemons agree: memory (one process), SQLite (one host), ZooKeeper (several)",
+            "where the daemons agree: memory (one process), SQLite (one host), "
+            "ZooKeeper, PostgreSQL or etcd (several)",
             "memory://",
         ),
         "daemon": Key(DAEMON, "how `bursar serve` runs", {}),
         "alert": Key(ALERT, "whom it tells what someone should know; nobody if left out"),
+        "descriptor": Key(
+            Named(
+                DESCRIPTOR,
+                "descriptor",
+                names.check_plain_name,
+                names.PLAIN_PATTERN,
+                DESCRIPTORS_MAX,
+                'search = { match = ["path=/search", "tenant=*"], resource = "api" }',
+                may_be_empty=True,
+            ),
+            "what Envoys mean that ask about each request, by name",
+            {},
+        ),
         "resource": Key(
             Named(
                 Resource(),

@@ -10,6 +10,7 @@ from bursar.policy.shapes import (
     Amount,
     Auto,
     Choice,
+    Day,
     Flag,
     Place,
     Schema,
@@ -103,6 +104,11 @@ SERVER = Record(
             ),
             "where the server sends requests",
         ),
+        "zone": Key(
+            PLAIN,
+            "where it is: servers of a zone have a controller of their own there",
+            example="eu",
+        ),
     },
     "server",
 )
@@ -177,6 +183,27 @@ SHARE = Record(
             "in this time half of what is owed is forgotten; never if left out",
             example="10min",
         ),
+        "enforce": Key(
+            Choice(["program", "blkio", "io.max", "lustre"]),
+            "where limits hold: in programs that acquire, in the kernel's I/O controller (cgroup version 1 "
+            "or 2), or in a Lustre server",
+            "program",
+        ),
+        "device": Key(
+            Text('write a disk, or a file on it: "/dev/vda"'),
+            "the disk, where the kernel holds the limits",
+            example="/dev/vda",
+        ),
+        "job_nodes": Key(
+            Text(
+                'write "squeue", "qstat", "file:///path" or "command:program arguments"',
+                names.check_job_nodes,
+                names.JOB_NODES_PATTERN,
+            ),
+            "who knows how many nodes a job runs on, where Lustre holds the limits: so many times its "
+            "weight it has",
+            example="squeue",
+        ),
         "tenant": _tenants(
             Record(
                 {
@@ -192,6 +219,8 @@ SHARE = Record(
     "share",
 )
 
+POOL_NODES_MAX = 64
+
 POOL = Record(
     {
         **_shared("pool", Fallback(Speed())),
@@ -205,9 +234,27 @@ POOL = Record(
         "batch": Key(
             Auto(Whole(1, 2**32), "auto"), 'tokens taken at once; "auto": from 1000, as it goes', "auto", 1000
         ),
-        "pacing": Key(Flag(), "spread a reservation over the period", False),
+        "pacing": Key(
+            Auto(Flag()),
+            'spread a reservation over the period; "auto": of those who used up their last one and had '
+            "more waiting",
+            "auto",
+            True,
+        ),
+        "nodes": Key(
+            Named(
+                Speed(positive=True),
+                "node",
+                names.check_server_name,
+                names.SERVER_PATTERN,
+                POOL_NODES_MAX,
+                'a = "100k/s"',
+            ),
+            "the data nodes, where there are several, and what each can do: one reservation holds over all",
+            example={"a": "100k/s", "b": "100k/s"},
+        ),
         "words": Key(
-            Text('write "shm://" or "redis://host:port"', names.check_words, names.WORDS_PATTERN),
+            Text(f"write {names.WORDS_FORM}", names.check_words, names.WORDS_PATTERN),
             "where clients and monitor share their words",
             "shm://",
         ),
@@ -251,7 +298,12 @@ QUOTA = Record(
             "fast: a block at a time, of which a crash loses what is left",
             "exact",
         ),
-        "block": Key(Amount(least=1), "how much mode fast charges at once", 1000),
+        "block": Key(
+            Auto(Amount(least=1)),
+            'how much mode fast charges ahead; "auto": as much as is asked for at once, 1000 at least and an '
+            "eighth of what is left at most",
+            "auto",
+        ),
         "warnings": Key(
             List(Whole(1, 100), "write whole percentages: [80, 95, 100]"),
             "percentages at which to warn",
@@ -262,12 +314,49 @@ QUOTA = Record(
             "what was reserved and never settled counts as used after it",
             "5min",
         ),
+        "over": Key(
+            Choice(["refuse", "take", "overdraft"]),
+            "when more was used than was reserved. refuse: it is not charged; take: as far as it is left; "
+            "overdraft: then from the tenant's overdraft. What is not charged is counted as unpaid",
+            "refuse",
+        ),
+        "history": Key(
+            Span(DAY_NS, 3_660 * DAY_NS), "how long the use of windows that are over is remembered", "400d"
+        ),
         "tenant": _tenants(
-            Record({"limit": Key(Amount(), "all that it may use", REQUIRED, 5_000_000)}, "tenant"),
+            Record(
+                {
+                    "limit": Key(Amount(), "all that it may use", REQUIRED, 5_000_000),
+                    "overdraft": Key(
+                        Amount(), 'debt beyond it, for what was used already; with over = "overdraft"', 0
+                    ),
+                    "from": Key(Day(), "its weeks, months or years are counted from that day"),
+                },
+                "tenant",
+            ),
             {"limit": 5_000_000},
         ),
     },
     "quota",
+)
+
+TRACKER = Record(
+    {
+        "url": Key(
+            Text('write an address: "https://example.com/tasks"', names.check_url, names.URL_PATTERN),
+            "where tasks are posted, as JSON",
+            REQUIRED,
+            "https://example.com/tasks",
+        ),
+        "timeout": Key(Span(10 * MILLISECOND_NS, DAY_NS), "how long one answer may take", "30s"),
+        "poll": Key(
+            Span(10 * MILLISECOND_NS, MINUTE_NS), "how often it is asked for what it answered 202 to", "1s"
+        ),
+        "at_once": Key(Whole(1, 10_000), "so many tasks a daemon has done at a time", 32),
+        "token_file": Key(Text("write the path of a file"), "a file with the token that is sent along"),
+        "allow_http": Key(Flag(), "true: post without TLS to another machine, too", False),
+    },
+    "tracker",
 )
 
 CLAIM = Record(
@@ -291,7 +380,34 @@ CLAIM = Record(
         "aging": Key(
             Span(SECOND_NS, 30 * DAY_NS), "nobody who asked later passes one that waits longer", "10min"
         ),
+        "history": Key(
+            Span(MINUTE_NS, 30 * DAY_NS), "how long tasks that are over are remembered, and their keys", "1h"
+        ),
+        "dead_history": Key(
+            Span(MINUTE_NS, 366 * DAY_NS), "how long tasks that were given up wait for somebody", "30d"
+        ),
+        "tracker": Key(TRACKER, "the service that does the tasks; if left out, `bursar work` does them"),
+        "order": Key(
+            Choice(["conflicts", "learned"]),
+            "who is next of those of one priority and tenant. conflicts: the task that most others would "
+            "have to wait for; learned: the one that the most work would, by how long such tasks took",
+            "conflicts",
+        ),
         "tenant": _tenants(Record({"weight": _WEIGHT}, "tenant"), {"weight": 2}),
+        "counted": Key(
+            Named(
+                Whole(1, 10**9),
+                "counted name",
+                names.check_plain_name,
+                names.PLAIN_PATTERN,
+                100,
+                "gpu = 16",
+                may_be_empty=True,
+            ),
+            'names of which there are several alike, and how many: claimed as "gpu:4"',
+            {},
+            {"gpu": 16},
+        ),
     },
     "claim",
 )

@@ -43,6 +43,7 @@ LIVE: dict[Kind, tuple[str, ...]] = {
         "batch",
         "adaptive_batch",
         "pacing",
+        "nodes",
     ),
     "quota": (
         "tenants",
@@ -50,11 +51,14 @@ LIVE: dict[Kind, tuple[str, ...]] = {
         "max_tenants",
         "shadow",
         "without_bursar",
+        "zone",
         "unit",
         "mode",
         "block",
         "warnings",
         "hold_expiry_ns",
+        "over",
+        "history_ns",
     ),
     "claim": (
         "tenants",
@@ -65,6 +69,9 @@ LIVE: dict[Kind, tuple[str, ...]] = {
         "aging_ns",
         "dead_holder",
         "attempts",
+        "history_ns",
+        "dead_history_ns",
+        "counted",
     ),
 }
 """Fields of the kind's policy (`bursar.policy.values`)."""
@@ -75,10 +82,20 @@ WHY_NOT: dict[tuple[Kind, str], str] = {
         "are counted in periods, so with another length tokens could be used twice; give the resource "
         "another name"
     ),
+    ("rate", "zones"): (
+        "each zone has its own part of every limit, counted by how many there are, and one that heard of the "
+        "change late would count by the old number; give the resource another name"
+    ),
     ("share", "costs"): (
         "who owes whom is counted in tokens, and a token would be another thing; give the resource another "
         "name"
     ),
+    ("share", "enforce"): (
+        "limits that were set in one place would be nobody's when they are set in another; give the "
+        "resource another name"
+    ),
+    ("share", "device"): ("who owes whom is counted in what one disk did; give the resource another name"),
+    ("share", "job_nodes"): ("what serves a target asks the source that it was begun with"),
     ("pool", "period_ns"): (
         "every client counts the period by its own clock, and those that heard of it late would use tokens "
         "beyond their end; stop all who use the pool, or give it another name"
@@ -91,9 +108,13 @@ WHY_NOT: dict[tuple[Kind, str], str] = {
         "what was used counts for the window it was used in, and windows of another kind begin with all of "
         "it unused; give the resource another name"
     ),
-    ("quota", "zone"): (
-        "the window that is running would end at another time than it was begun for, and its account with "
-        "it; give the resource another name"
+    ("claim", "tracker"): (
+        "tasks that were posted to the old service would be asked for at the new one; stop the daemons, and "
+        "start them with the changed policy"
+    ),
+    ("claim", "order"): (
+        "who waits stands in a queue that was made in the old order; give the resource another name, or "
+        "start its nodes anew"
     ),
     ("claim", "paths"): (
         "who holds or waits for a name does so as names were read when it asked, so that the two readings "

@@ -6,16 +6,21 @@ Each function returns None for a text that will do, else what is wrong with it.
 from __future__ import annotations
 
 import re
+from typing import TYPE_CHECKING
 from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
 from bursar.policy.values import ANYONE
 from bursar.world import NAME_MAX_BYTES
 
+if TYPE_CHECKING:
+    from ipaddress import IPv4Address, IPv6Address
+
 PLAIN_PATTERN = r"^[A-Za-z0-9][A-Za-z0-9._-]*$"
 SERVER_PATTERN = r"^(\*|[A-Za-z0-9][A-Za-z0-9._-]*)$"
 TENANT_PATTERN = r"^[^\u0000-\u001f\u007f/]+(/[^\u0000-\u001f\u007f/]+)*$"
-STORE_PATTERN = r"^(memory://|sqlite:///.+|zookeeper://[^/]+(/.*)?)$"
-WORDS_PATTERN = r"^(shm://|rediss?://.+)$"
+STORE_PATTERN = r"^(memory://|sqlite:///.+|(zookeeper|etcd)://[^/]+(/.*)?|postgresql://[^/]+/[^/?]+(\?.*)?)$"
+WORDS_PATTERN = r"^(shm://(/[A-Za-z0-9][A-Za-z0-9._-]{0,99})?|rediss?://[^/]+(/.*)?)$"
+WORDS_FORM = '"shm://", "shm:///name", "redis://user:password@host:port/0" or "rediss://..."'
 BACKEND_PATTERN = r"^(memcached://.+|file:///.+)$"
 ADDRESS_PATTERN = r"^(\[[0-9A-Fa-f:.]+\]|[A-Za-z0-9.-]+):[0-9]{1,5}$"
 URL_PATTERN = r"^https?://(\[[0-9A-Fa-f:.]+\]|[A-Za-z0-9.-]+)(:[0-9]{1,5})?([/?][!-~]*)?$"
@@ -39,6 +44,11 @@ def check_plain_name(name: str) -> str | None:
 
 def check_server_name(name: str) -> str | None:
     return None if name == ANYONE else check_plain_name(name)
+
+
+OVERDRAFT = "//*overdraft"
+"""Ends the name of an overdraft, which stands beside a tenant's. No tenant's name ends so: one that is listed
+has no empty part, and one with a star is nobody's under a template."""
 
 
 def check_tenant_name(name: str) -> str | None:
@@ -67,6 +77,13 @@ def check_store(url: str) -> str | None:
     return (
         None if re.fullmatch(STORE_PATTERN[1:-1], url) else f'"{url[:40]}" names no store that bursar knows'
     )
+
+
+JOB_NODES_PATTERN = r"^(squeue|qstat|file:///[^\x00]+|command:[^\x00]*[^\x00\s][^\x00]*)$"
+
+
+def check_job_nodes(source: str) -> str | None:
+    return None if re.fullmatch(JOB_NODES_PATTERN[1:-1], source) else f'"{source[:40]}" knows no jobs'
 
 
 def check_words(url: str) -> str | None:
@@ -105,15 +122,23 @@ def find_host(url: str) -> str:
 
 def is_loopback(address: str) -> bool:
     """Whether an address ("host:port") is reached from this machine alone."""
+    host = address.rpartition(":")[0].strip("[]")
+    at = _read_ip_address(host)
+    # Another name may lead anywhere.
+    return host == "localhost" if at is None else at.is_loopback
+
+
+def is_ip_address(host: str) -> bool:
+    return _read_ip_address(host.strip("[]")) is not None
+
+
+def _read_ip_address(host: str) -> IPv4Address | IPv6Address | None:
     import ipaddress  # only the few addresses of a policy need it
 
-    host = address.rpartition(":")[0].strip("[]")
-    if host == "localhost":
-        return True
     try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:  # another name: it may lead anywhere
-        return False
+        return ipaddress.ip_address(host)
+    except ValueError:
+        return None
 
 
 def check_zone(name: str) -> str | None:

@@ -17,12 +17,12 @@ from typing import Any
 import msgspec
 
 from bursar.errors import PolicyError, Problem
-from bursar.policy.building import BUILDERS, build_alert, build_daemon
-from bursar.policy.checks import CHECKS, check_alert, check_daemon
+from bursar.policy.building import BUILDERS, build_alert, build_daemon, build_descriptors, build_pools
+from bursar.policy.checks import CHECKS, check_alert, check_daemon, check_descriptors, check_envoy
 from bursar.policy.keys import DAEMON, POLICY
 from bursar.policy.outline import DEPTH_MAX, Lines, find_key, find_lines, find_too_deep
 from bursar.policy.shapes import Complaint, Path, Place, is_read
-from bursar.policy.values import Policy, Table
+from bursar.policy.values import Policy, ResourcePolicy, Table
 from bursar.units import write_size
 
 FILE_MAX_BYTES = 16 * 1024 * 1024
@@ -101,20 +101,40 @@ def _build(table: dict[str, Any], source: str, complaints: list[Complaint]) -> P
         if is_read(resource):
             raw, values = resource
             CHECKS[raw["kind"]](raw, values, place.at("resource", name))
+            if raw["kind"] == "pool":
+                _check_node_names(name, values, resources, place.at("resource", name, "nodes"))
     if is_read(found["daemon"]):
         check_daemon(found["daemon"], found["store"], place.at("daemon"))
+    if is_read(found["daemon"]) and found["daemon"]["envoy"]:
+        check_envoy(resources, place.at("resource"))
+    check_descriptors(found["descriptor"], resources, place.at("descriptor"))
     if is_read(found["alert"]):
         check_alert(found["alert"], place.at("alert"))
     if complaints:
         return None
-    built = {name: BUILDERS[raw["kind"]](name, values) for name, (raw, values) in resources.items()}
+    built: dict[str, ResourcePolicy] = {}
+    for name, (raw, values) in resources.items():
+        if raw["kind"] == "pool":
+            built |= build_pools(name, values)
+        else:
+            built[name] = BUILDERS[raw["kind"]](name, values)
     return Policy(
         store=found["store"],
         daemon=build_daemon(found["daemon"]),
         alert=build_alert(found["alert"]),
+        descriptors=build_descriptors(found["descriptor"]),
         resources=Table(built),
         source=source,
     )
+
+
+def _check_node_names(name: str, values: Any, resources: Mapping[str, Any], place: Place) -> None:
+    """Each node is a resource of its own."""
+    for node in values["nodes"] or {}:
+        if f"{name}.{node}" in resources:
+            place.at(node).complain(
+                f'it is the resource "{name}.{node}", of which there is one', "rename one"
+            )
 
 
 def _read_bytes(source: str) -> bytes:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from datetime import date, datetime
 from typing import Any, NamedTuple, Protocol
 
 from bursar import units
@@ -84,6 +85,25 @@ class Text:
 
     def schema(self) -> Schema:
         return {"type": "string", **({"pattern": self.pattern} if self.pattern else {"minLength": 1})}
+
+
+@dataclass(frozen=True)
+class Day:
+    """A date, written as such in TOML, or as a text where there are no dates."""
+
+    def read(self, value: Any, place: Place) -> Any:
+        remedy = "write a date: 2026-03-17"
+        if isinstance(value, str):
+            try:
+                value = date.fromisoformat(value)
+            except ValueError:
+                return place.complain(f"{describe(value)} is no date", remedy)
+        if not isinstance(value, date) or isinstance(value, datetime):
+            return place.complain(f"{describe(value)} is not a date", remedy)
+        return value
+
+    def schema(self) -> Schema:
+        return {"type": "string", "pattern": r"^\d{4}-\d{2}-\d{2}$"}
 
 
 @dataclass(frozen=True)

@@ -8,6 +8,7 @@ rates are exact (`bursar.units.Rate`), and `capacity=None` means that capacity i
 from __future__ import annotations
 
 from collections.abc import Container, Iterable, Mapping
+from datetime import date
 from itertools import islice
 from typing import Any, ClassVar, Literal, NoReturn, TypeVar
 
@@ -19,6 +20,8 @@ from bursar.units import ZERO_RATE, Rate
 MILLISECOND_NS = 10**6
 SECOND_NS = 10**9
 MINUTE_NS = 60 * SECOND_NS
+HOUR_NS = 3600 * SECOND_NS
+DAY_NS = 86_400 * SECOND_NS
 
 ValueT = TypeVar("ValueT")
 Kind = Literal["rate", "share", "pool", "quota", "claim"]
@@ -112,10 +115,14 @@ class PoolTenant(Frozen, frozen=True, kw_only=True):
 
 
 class QuotaTenant(Frozen, frozen=True, kw_only=True):
-    """parent: the tenant whose quota this one's use counts against too ("acme" of "acme/search")."""
+    """parent: the tenant whose quota this one's use counts against too ("acme" of "acme/search").
+    overdraft: units beyond the limit that only what was used already may be charged to.
+    anchor: the day from which its windows are counted; None: the calendar's."""
 
     limit: int
     parent: str | None = None
+    overdraft: int = 0
+    anchor: date | None = None
 
 
 class ClaimTenant(Frozen, frozen=True, kw_only=True):
@@ -123,10 +130,22 @@ class ClaimTenant(Frozen, frozen=True, kw_only=True):
 
 
 class Server(Frozen, frozen=True, kw_only=True):
-    """capacity None: estimated. backend: where requests go ("memcached://host:port")."""
+    """capacity None: estimated. backend: where requests go ("memcached://host:port"). zone: where it is,
+    if the rate has zones."""
 
     capacity: Rate | None = None
     backend: str | None = None
+    zone: str | None = None
+
+
+class Descriptor(Frozen, frozen=True, kw_only=True):
+    """What a gateway asks about (`bursar.policy.descriptors`). match: its entries, in order; tenant: who
+    pays; domain None: the name of the resource."""
+
+    match: tuple[str, ...]
+    resource: str
+    tenant: str = "{tenant}"
+    domain: str | None = None
 
 
 class Resource(Frozen, frozen=True, kw_only=True, tag_field="kind"):
@@ -173,9 +192,21 @@ class RatePolicy(Resource, frozen=True, kw_only=True, tag="rate"):
     adaptive_interval: bool = False
     drift_ppm: int = 1000
     pacing: bool = True
+    zones: tuple[str, ...] = ()
+
+    def list_zones(self) -> dict[str, tuple[str, ...]]:
+        """The servers of each zone, in order; nothing where there are no zones."""
+        found: dict[str, list[str]] = {zone: [] for zone in self.zones}
+        for name, server in self.servers.items():
+            if server.zone is not None:
+                found[server.zone].append(name)
+        return {zone: tuple(sorted(names)) for zone, names in found.items()}
 
 
 class SharePolicy(Resource, frozen=True, kw_only=True, tag="share"):
+    """enforce: where limits hold; device: the disk, where the kernel holds them; job_nodes: who
+    knows how many nodes a job runs on."""
+
     kind: ClassVar[Kind] = "share"
     tenants: Mapping[str, ShareTenant] = Table()
     templates: Mapping[str, ShareTenant] = Table()
@@ -183,10 +214,24 @@ class SharePolicy(Resource, frozen=True, kw_only=True, tag="share"):
     interval_ns: int = 100 * MILLISECOND_NS
     costs: Literal["requests", "bytes"] = "requests"
     half_life_ns: int | None = None
+    enforce: Literal["program", "blkio", "io.max", "lustre"] = "program"
+    device: str | None = None
+    job_nodes: str | None = None
+
+
+POOL_INTERVALS = 10
+"""In a period of a pool of several nodes: so soon a reservation follows its tenant to another node."""
+
+
+OWN_WORDS = "shm://"
+"""The words of a pool that no other process serves."""
 
 
 class PoolPolicy(Resource, frozen=True, kw_only=True, tag="pool"):
-    """client_capacity: the most that one client can do alone (C_L); None: profiled."""
+    """pacing: None where it is decided by what is seen. client_capacity: the most that one client can do
+    alone (C_L); None: profiled. nodes: of a pool of several data nodes, of which this is one, all by the
+    names of their pools, and what each can do; its period is then an interval of the one that reservations
+    hold over."""
 
     kind: ClassVar[Kind] = "pool"
     tenants: Mapping[str, PoolTenant] = Table()
@@ -196,11 +241,14 @@ class PoolPolicy(Resource, frozen=True, kw_only=True, tag="pool"):
     period_ns: int = SECOND_NS
     batch: int = 1000
     adaptive_batch: bool = True
-    pacing: bool = False
-    words: str = "shm://"
+    pacing: bool | None = None
+    words: str = OWN_WORDS
+    nodes: Mapping[str, Rate] = Table()
 
 
 class QuotaPolicy(Resource, frozen=True, kw_only=True, tag="quota"):
+    """block: how much mode fast charges ahead; None: as use wants it."""
+
     kind: ClassVar[Kind] = "quota"
     without_bursar: WithoutBursar = REFUSE
     tenants: Mapping[str, QuotaTenant] = Table()
@@ -209,9 +257,11 @@ class QuotaPolicy(Resource, frozen=True, kw_only=True, tag="quota"):
     zone: str = "UTC"
     unit: str = "units"
     mode: Literal["exact", "fast"] = "exact"
-    block: int = 1000
+    block: int | None = None
     warnings: tuple[int, ...] = (80, 95, 100)
     hold_expiry_ns: int = 5 * MINUTE_NS
+    over: Literal["refuse", "take", "overdraft"] = "refuse"
+    history_ns: int = 400 * DAY_NS
 
     def find(self, name: str) -> QuotaTenant | None:
         """As everywhere; and who is below somebody counts against it, so that one must be known too."""
@@ -221,16 +271,37 @@ class QuotaPolicy(Resource, frozen=True, kw_only=True, tag="quota"):
         parent = name.rpartition("/")[0] or None
         if parent is not None and self.find(parent) is None:
             return None
-        return QuotaTenant(limit=found.limit, parent=parent)
+        if found.parent == parent:
+            return found
+        return QuotaTenant(limit=found.limit, parent=parent, overdraft=found.overdraft, anchor=found.anchor)
+
+
+DeadHolder = Literal["auto", "keep", "requeue", "fail"]
+
+
+class Tracker(Frozen, frozen=True, kw_only=True):
+    """Where the tasks of a resource are done: by a service that is asked over HTTP."""
+
+    url: str
+    timeout_ns: int = 30 * SECOND_NS
+    poll_ns: int = SECOND_NS
+    token_file: str | None = None
+    at_once: int = 32
+    allow_http: bool = False
 
 
 class ClaimPolicy(Resource, frozen=True, kw_only=True, tag="claim"):
     kind: ClassVar[Kind] = "claim"
     without_bursar: WithoutBursar = REFUSE
     paths: bool = False
-    dead_holder: Literal["auto", "keep", "requeue", "fail"] = "auto"
+    dead_holder: DeadHolder = "auto"
     attempts: int = 5
     aging_ns: int = 10 * MINUTE_NS
+    history_ns: int = HOUR_NS
+    dead_history_ns: int = 30 * DAY_NS
+    tracker: Tracker | None = None
+    counted: Mapping[str, int] = Table()
+    order: Literal["conflicts", "learned"] = "conflicts"
     tenants: Mapping[str, ClaimTenant] = Table()
     templates: Mapping[str, ClaimTenant] = Table()
 
@@ -261,12 +332,14 @@ HTTP = "127.0.0.1:9464"
 
 class DaemonPolicy(Frozen, frozen=True, kw_only=True):
     """How `bursar serve` runs. advertise None: others reach it where it listens; http None: nothing
-    is served over HTTP; metrics_tenants: how many of a resource's tenants have a label of their own there."""
+    is served over HTTP; metrics_tenants: how many of a resource's tenants have a label of their own there;
+    envoy None: no Envoys are served."""
 
     name: str = "bursar"
     listen: str = "127.0.0.1:7070"
     advertise: str | None = None
     http: str | None = HTTP
+    envoy: str | None = None
     metrics_tenants: int = 1000
     metrics_token_file: str | None = None
     state: str = "bursar-state/bursar"
@@ -294,6 +367,7 @@ class Policy(Frozen, frozen=True, kw_only=True):
     store: str = "memory://"
     daemon: DaemonPolicy = DaemonPolicy()
     alert: AlertPolicy | None = None
+    descriptors: Mapping[str, Descriptor] = Table()
     source: str = "policy"
     text: str = ""
 

@@ -86,12 +86,15 @@ class Asking:
 
     async def _wait(self, ticket: Ticket, asked_at: int) -> Answer:
         patience_ns = self._patience_ns(ticket)
-        waiting = (ticket, asked_at + ticket.wait_ns + self._decider.answer_ns)
+        expires_at, give_up_at = asked_at + patience_ns, asked_at + ticket.wait_ns + self._decider.answer_ns
+        if ticket.by is not None:
+            expires_at, give_up_at = min(expires_at, ticket.by), min(give_up_at, ticket.by)
+        waiting = (ticket, give_up_at)
         if patience_ns <= 0:
             self._expire(waiting)
             if ticket.answer is not None:
                 return ticket.answer
-        deadline = self._deadlines.add(asked_at + patience_ns, self._expire, waiting)
+        deadline = self._deadlines.add(expires_at, self._expire, waiting)
         self.waiting += 1
         try:
             return await ticket.wait()
@@ -151,7 +154,11 @@ class Asking:
         tenant = ticket.tenant
         ending = self._decider.finish(answer) if answer.replayed else self._undo_granted(tenant, answer)
         if ending is not None:
-            self._world.spawn(self._end(ending), f"{self._decider.kind}.{self._decider.name}.back")
+            self.end_beside(ending)
+
+    def end_beside(self, ending: Awaitable[None]) -> None:
+        """Nobody waits until it is back."""
+        self._world.spawn(self._end(ending), f"{self._decider.kind}.{self._decider.name}.back")
 
     async def _end(self, ending: Awaitable[None]) -> None:
         try:

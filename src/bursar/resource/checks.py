@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection
 
+from bursar import units
 from bursar.errors import UsageError
 from bursar.policy.live import RESTART, WHY_NOT
 from bursar.policy.values import ResourcePolicy
@@ -11,6 +12,7 @@ from bursar.world import NAME_MAX_BYTES, SECOND_NS
 
 AMOUNT_MAX = 2**63 - 1
 WAIT_MAX_S = 86_400.0
+HOLD_MAX_NS = 30 * 86_400 * SECOND_NS
 
 
 def check_name(what: str, name: object) -> None:
@@ -33,6 +35,19 @@ def check_wait(wait: float) -> int:
     if not isinstance(wait, int | float) or not 0 <= wait <= WAIT_MAX_S:
         raise UsageError(f"wait is a number of seconds from 0 to {WAIT_MAX_S:.0f}, not {wait!r}")
     return int(wait * SECOND_NS)
+
+
+def check_hold(hold: object) -> int:
+    """How long a grant is held, in nanoseconds: seconds, or a duration as in the policy ("10min")."""
+    if isinstance(hold, str):
+        hold_ns = units.read_duration_ns(hold)
+    elif isinstance(hold, int | float) and not isinstance(hold, bool) and 0 <= hold <= HOLD_MAX_NS:
+        hold_ns = int(hold * SECOND_NS)
+    else:
+        hold_ns = 0
+    if not SECOND_NS <= hold_ns <= HOLD_MAX_NS:
+        raise UsageError(f'hold is a time from 1 s to 30 days (600, or "10min"), not {hold!r}')
+    return hold_ns
 
 
 def check_used(used: object) -> int:

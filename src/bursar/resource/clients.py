@@ -135,6 +135,14 @@ class Clients:
                 return await self._give_back(session, message)
             case wire.Settle():
                 return await self._settle(session, message)
+            case wire.Grow():
+                return await self._grow(session, message)
+            case wire.More():
+                return await self._more(session, message)
+            case wire.Extend():
+                _, tenant = self._find_held(session, message)
+                await self._find(session, message.resource).extend(message.id, message.hold_ns, tenant)
+                return wire.Done()
             case wire.Explain():
                 return wire.Explained(await self._find(session, message.resource).explain(message.tenant))
             case wire.Count():
@@ -158,12 +166,34 @@ class Clients:
         return Guarded(resource, session.caller)
 
     async def _settle(self, session: Session, message: wire.Settle) -> Message:
-        held = session.grants.get(message.number)
-        known = held is not None and held.granted.id == message.id and held.door.name == message.resource
-        tenant = held.tenant if known and held is not None else None
+        _, tenant = self._find_held(session, message)
         await self._find(session, message.resource).settle(message.id, message.used, tenant)
         session.grants.pop(message.number, None)
         return wire.Done()
+
+    async def _grow(self, session: Session, message: wire.Grow) -> Message:
+        held, tenant = self._find_held(session, message)
+        size = await self._find(session, message.resource).grow(message.id, message.size, tenant)
+        if held is not None:
+            held.door.note_size(held.tenant, held.granted, size)
+        return wire.Done(size)
+
+    async def _more(self, session: Session, message: wire.More) -> Message:
+        held = session.grants.get(message.number)
+        if held is None or held.door.name != message.resource:
+            raise UsageError("this client holds no such grant at this daemon any more; claim anew")
+        Guarded(held.door, session.caller).check(held.tenant)
+        await held.door.more_of(held.granted, message.names, max(0, message.wait_ns))
+        return self._given(held.granted)
+
+    def _find_held(
+        self, session: Session, message: wire.Settle | wire.Grow | wire.Extend
+    ) -> tuple[Held | None, str | None]:
+        """The grant that is meant, if it is this client's, and its tenant."""
+        held = session.grants.get(message.number)
+        if held is None or held.granted.id != message.id or held.door.name != message.resource:
+            return None, None
+        return held, held.tenant
 
     # -- granting
 
@@ -197,6 +227,7 @@ class Clients:
             wait_ns=max(0, take.wait_ns),
             ahead=AHEAD_MAX if take.ahead and door.decider.offers.lots else 0,
             held_by=session.client,
+            hold_ns=take.hold_ns,
         )
         outcome: asyncio.Future[Message] = asyncio.get_running_loop().create_future()
         session.taking[take.number] = (door, ticket, outcome)

@@ -16,7 +16,7 @@ from bursar.errors import DeniedError, Refused, Unknown, UsageError
 from bursar.resource.lots import Issue
 from bursar.resource.strangers import Strangers
 from bursar.resource.tickets import Granted, Ticket
-from bursar.world import MILLISECOND_NS
+from bursar.world import MILLISECOND_NS, SECOND_NS
 
 
 class Offers(msgspec.Struct, frozen=True, kw_only=True):
@@ -27,6 +27,8 @@ class Offers(msgspec.Struct, frozen=True, kw_only=True):
     settles   a grant has a durable id, and may be settled from anywhere until it expires
     lots      tokens may be handed out ahead of use, so `try_acquire` has something to take
     refunds   work that failed before it said what it used has used nothing
+    holds     a grant's time may be chosen and put off (`hold=`, `extend`), its use told in parts (`spend`)
+    over      where it holds: what becomes of use beyond the grant, by the policy
     """
 
     keys: bool = False
@@ -34,6 +36,8 @@ class Offers(msgspec.Struct, frozen=True, kw_only=True):
     settles: bool = False
     lots: bool = False
     refunds: bool = False
+    holds: bool = False
+    over: str = "refuse"
 
 
 class Seen(msgspec.Struct, frozen=True):
@@ -85,6 +89,9 @@ class Decider(Protocol):
     """The longest that deciding may take beyond what the caller waits. A quarter of a second is promised: the
     rest is for the answer to reach whoever asked. (25 ms of it were too little for a busy node's HTTP.)"""
 
+    stop_ns: int = SECOND_NS
+    """The longest that stopping may take."""
+
     verbs: Mapping[str, Verb] = {}
     collect: Callable[[], None] = staticmethod(_nothing)
     """Set by the door. Called by the kind before it looks at demand: what was spent from lots here
@@ -105,7 +112,7 @@ class Decider(Protocol):
         return
 
     async def stop(self) -> None:
-        """Stop deciding and let go of what is held, within a second."""
+        """Stop deciding and let go of what is held, within `stop_ns`."""
         return
 
     async def reconfigure(self, policy: Any) -> None:
@@ -175,6 +182,21 @@ class Decider(Protocol):
         it). Settling again with the same number does nothing. Raises UsageError (another number,
         expired, not known), or Unknown if it cannot be learnt now: then settle again later."""
         raise UsageError(f"{self.name} is of kind {self.kind}, whose grants have no ids; a quota's have")
+
+    async def grow(self, id: str, size: int) -> int:
+        """Where `offers.holds`: see that the grant of that id has so many tokens; how many it has. Asking
+        again for as many does nothing. Raises Refused (there is less left for it), UsageError (it is over),
+        Unknown."""
+        raise UsageError(f"{self.name} is of kind {self.kind}, whose grants have no ids; a quota's have")
+
+    async def extend(self, id: str, hold_ns: int) -> None:
+        """Where `offers.holds`: it expires so long from now on. Raises UsageError (it is over), Unknown."""
+        raise UsageError(f"{self.name} is of kind {self.kind}, whose grants have no ids; a quota's have")
+
+    async def more(self, granted: Granted, names: tuple[str, ...], wait_ns: int) -> None:
+        """Where `offers.names`: give the grant these names too, all or none; it says so then. Raises Refused,
+        Unknown, UsageError."""
+        raise UsageError(f"{self.name} is of kind {self.kind}, which has no names; a claim has")
 
     async def whose(self, id: str) -> str:
         """Where `offers.settles`: the tenant of the grant of that id. Raises UsageError, Unknown."""

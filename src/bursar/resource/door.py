@@ -14,7 +14,7 @@ from bursar.errors import Refused, UsageError
 from bursar.policy.values import ANYONE, ResourcePolicy
 from bursar.resource.alerts import ALERTS_KEPT, Alert
 from bursar.resource.asking import Asking
-from bursar.resource.checks import check_amount, check_name, check_wait
+from bursar.resource.checks import check_amount, check_hold, check_name, check_wait
 from bursar.resource.deadlines import Deadlines
 from bursar.resource.decider import Decider, Explanation, Verb
 from bursar.resource.excerpts import Wanted, excerpt
@@ -27,7 +27,7 @@ from bursar.resource.statistics import Statistics, Tally
 from bursar.resource.strangers import check_tenant
 from bursar.resource.tallies import TallyCounter
 from bursar.resource.tickets import Granted, Ticket
-from bursar.world import World
+from bursar.world import SECOND_NS, World
 
 
 class Elsewhere(Protocol):
@@ -52,6 +52,7 @@ class Resource:
         self.verbs: dict[str, Verb] = dict(decider.verbs)
         """What else can be done with it, by name: by its kind, and by the node that it is on."""
         self.alerts: deque[Alert] = deque(maxlen=ALERTS_KEPT)
+        self.clock = world.clock
         self._now = world.clock.now
         self._tallies: defaultdict[str, TallyCounter] = defaultdict(TallyCounter)
         self._deadlines = Deadlines(world, f"{self.kind}.{self.name}.door")
@@ -98,16 +99,24 @@ class Resource:
     # -- acquiring
 
     def acquire(
-        self, tenant: str, amount: int = 1, *, wait: float = 0.0, key: str | None = None
+        self,
+        tenant: str,
+        amount: int = 1,
+        *,
+        wait: float = 0.0,
+        key: str | None = None,
+        hold: float | str | None = None,
     ) -> Acquisition:
         """Acquire `amount` tokens for `tenant`, waiting at most `wait` seconds for them.
 
         Raises Refused (decided) or Unknown (could not be learnt in time), within `wait` and a quarter
-        of a second. The same `key` twice is one acquisition, for the kinds that offer keys."""
+        of a second. The same `key` twice is one acquisition, for the kinds that offer keys. `hold`: how long
+        it may be held until it counts as used (600, or "10min"), for the kind whose grants expire."""
         wait_ns = check_wait(wait) if wait else 0
         if key is not None:
             self._check_key(key)
-        return Acquisition(self, tenant, amount, wait_ns, key)
+        hold_ns = 0 if hold is None else self._check_hold("hold=", hold)
+        return Acquisition(self, tenant, amount, wait_ns, key, hold_ns=hold_ns)
 
     def claim(
         self,
@@ -169,9 +178,12 @@ class Resource:
         key: str | None = None,
         names: tuple[str, ...] = (),
         priority: int = 0,
+        hold_ns: int = 0,
+        by: int | None = None,
     ) -> Grant:
         """By a ticket: what `acquire` does where no lot covers it."""
-        ticket = self._open(tenant, amount, wait_ns, key, names, priority)
+        ticket = self._open(tenant, amount, wait_ns, key, names, priority, hold_ns)
+        ticket.by = by
         if not ticket.ahead:
             return self._make(ticket, await self.asking.decide(ticket))
         self.hand.refilling.add(tenant)
@@ -188,11 +200,19 @@ class Resource:
         key: str | None = None,
         names: tuple[str, ...] = (),
         priority: int = 0,
+        hold_ns: int = 0,
         *,
         at_once: bool = False,
     ) -> Ticket:
         ticket = Ticket(
-            tenant, amount, key=key, names=names, priority=priority, wait_ns=wait_ns, at_once=at_once
+            tenant,
+            amount,
+            key=key,
+            names=names,
+            priority=priority,
+            wait_ns=wait_ns,
+            at_once=at_once,
+            hold_ns=hold_ns,
         )
         self.check(ticket)
         if self._may_take_ahead(ticket):
@@ -203,7 +223,7 @@ class Resource:
     def _may_take_ahead(self, ticket: Ticket) -> bool:
         """Not for keys and names; nor for more than one unit where what is not used is to come back
         whatever happens meanwhile: that takes a grant of its own, with an id."""
-        plain = self.decider.offers.lots and ticket.key is None and not ticket.names
+        plain = self.decider.offers.lots and not (ticket.key or ticket.names or ticket.hold_ns)
         return plain and (ticket.amount == 1 or ticket.at_once or not self.settles)
 
     def _make(self, ticket: Ticket, granted: Granted) -> Grant:
@@ -231,6 +251,8 @@ class Resource:
             self._check_key(ticket.key)
         if ticket.names:
             self._check_names(ticket.names)
+        if ticket.hold_ns:
+            self._check_hold("hold=", ticket.hold_ns / SECOND_NS)
         if policy is not None:
             check_tenant(policy, tenant, self.decider.strangers)
         most = self.decider.most(ticket)
@@ -250,6 +272,17 @@ class Resource:
                 f"{self.name} is of kind {self.kind}, which knows no keys; the kinds quota and claim do"
             )
 
+    def _check_hold(self, what: str, hold: float | str) -> int:
+        self.check_holds(what)
+        return check_hold(hold)
+
+    def check_holds(self, what: str) -> None:
+        if not self.decider.offers.holds:
+            raise UsageError(
+                f"{self.name} is of kind {self.kind}, whose grants are not held for a time: {what} is for "
+                "the kind quota"
+            )
+
     def _check_names(self, names: Sequence[str]) -> None:
         if not self.decider.offers.names:
             raise UsageError(f"{self.name} is of kind {self.kind}; names are claimed from kind claim")
@@ -258,25 +291,97 @@ class Resource:
         for name in names:
             check_name("name", name)
 
+    # -- held for long
+
+    async def extend(self, grant: Grant, hold: float | str) -> None:
+        """It expires so long from now on. Raises UsageError, Unknown."""
+        hold_ns = self._check_hold("extend", hold)
+        if grant.fallback != "shadow":
+            await self.decider.extend(self._find_id(grant), hold_ns)
+
+    async def more(self, grant: Grant, names: Sequence[str], wait: float) -> None:
+        """See that it holds these names too. Raises Refused, UsageError, Unknown."""
+        self._check_names(names)
+        await self.more_of(grant._source, tuple(names), check_wait(wait))
+        grant.amount = grant._source.amount
+
+    async def more_of(self, granted: Granted, names: tuple[str, ...], wait_ns: int) -> None:
+        """The same, of a grant that a client holds."""
+        self._check_names(names)
+        if granted.fallback == "shadow" and self.policy is not None:
+            ticket = Ticket("", len(names), names=names)
+            granted.fence = {**(granted.fence or {}), **self.decider.shadow_fence(ticket)}
+        else:
+            await self.decider.more(granted, names, wait_ns)
+
+    async def grow(self, grant: Grant, size: int) -> None:
+        """See that it has so many tokens, before they are used. Raises Refused, UsageError, Unknown."""
+        self.check_holds("spend")
+        if grant.fallback != "shadow":
+            size = await self.decider.grow(self._find_id(grant), size)
+        self.note_size(grant.tenant, grant._source, size)
+        grant.amount = size
+
+    def note_size(self, tenant: str, granted: Granted, size: int) -> None:
+        """A grant was found to have so many tokens now."""
+        if size > granted.amount:
+            self._tallies[tenant].add(size - granted.amount, 0)
+            granted.amount = size
+
+    def _find_id(self, grant: Grant) -> str:
+        if not grant.id:
+            raise UsageError(
+                "this grant came from tokens ahead of use, used at once: acquire more than one token "
+                "at a time, or with hold= or a key, for one that can be held"
+            )
+        return grant.id
+
+    async def extend_id(self, id: str, hold_ns: int) -> None:
+        """As `extend`, of a grant that is held by somebody else. Raises UsageError, Unknown."""
+        check_name("id", id)
+        self.check_holds("extend")
+        await self.decider.extend(id, self._check_hold("extend", hold_ns / SECOND_NS))
+
+    async def grow_id(self, id: str, size: int) -> int:
+        """As `grow`; how many tokens it has."""
+        check_name("id", id)
+        self.check_holds("spend")
+        check_amount(size)
+        return await self.decider.grow(id, size)
+
     # -- ending
 
     async def end(self, grant: Grant) -> None:
         """The grant is left: give back what was not used."""
+        ending = self.end_at_once(grant)
+        if ending is not None:
+            await ending
+
+    def end_at_once(self, grant: Grant) -> Awaitable[None] | None:
+        """The same; what takes time is left to whoever asks."""
         lot = grant._lot
         if lot is None:
-            ending = self.give_back(grant.tenant, grant._source, grant._used)
-            if ending is not None:
-                await ending
-        elif grant._used is not None and grant._used < grant.amount:
+            return self.give_back(grant.tenant, grant._source, grant._used)
+        if grant._used is not None and grant._used < grant.amount:
             unused = grant.amount - grant._used
             self._count_returned(grant.tenant, unused)
             self.hand.give_back(lot, unused)
+        return None
+
+    def put_back(self, grant: Grant) -> None:
+        """As if it had never been granted; what takes time is not waited for."""
+        if grant.closed:
+            return
+        grant._used, grant.closed = 0, True
+        ending = self.end_at_once(grant)
+        if ending is not None:
+            self.asking.end_beside(ending)
 
     def give_back(self, tenant: str, granted: Granted, used: int | None) -> Awaitable[None] | None:
         """A grant is over; `used` None: all of it was used. Done once what is returned is."""
         if granted.fallback == "shadow" and self.policy is not None:
             return self.asking.end_ghost(granted)
-        unused = 0 if used is None else granted.amount - used
+        unused = 0 if used is None else max(0, granted.amount - used)
         self._count_returned(tenant, unused)
         if granted.id and self.decider.offers.settles:
             return self.decider.settle(granted.id, used)
@@ -376,6 +481,12 @@ class Resource:
         spent = {name: lot.spent for name, lot in self._lots.items()}
         tallies = self._tallies.items()
         return {name: (tally.granted + spent.get(name, 0), tally.refused) for name, tally in tallies}
+
+    def count_of(self, tenant: str) -> tuple[int, int]:
+        """Tokens granted to a tenant, and refused, ever."""
+        tally, lot = self._tallies.get(tenant), self._lots.get(tenant)
+        spent = 0 if lot is None else lot.spent
+        return (spent, 0) if tally is None else (tally.granted + spent, tally.refused)
 
     def tallies(self) -> Rows[Tally]:
         """By tenant; those that the policy lists and those that asked. "*": tenants of templates that

@@ -225,6 +225,7 @@ class FarDecider(Decider):
             ticket.priority,
             ticket.ahead > 0,
             told,
+            ticket.hold_ns,
         )
 
     def _read(self, ticket: Ticket, asked: Asked, reply: Message, began: int) -> Granted | BursarError:
@@ -381,6 +382,41 @@ class FarDecider(Decider):
         except (NetworkError, Unknown) as error:
             self._world.trace("client.settles_later", id=id, why=str(error))
             self._line.settle_later(message)
+
+    async def grow(self, id: str, size: int) -> int:
+        found = await self._ask_of(wire.Grow(self.name, id, size, self._number_of(id)))
+        assert isinstance(found, int), "asked for"
+        return found
+
+    async def extend(self, id: str, hold_ns: int) -> None:
+        await self._ask_of(wire.Extend(self.name, id, hold_ns, self._number_of(id)))
+
+    def _number_of(self, id: str) -> int:
+        asked = self._ids.get(id)
+        return 0 if asked is None else asked.number
+
+    async def _ask_of(self, message: wire.Grow | wire.Extend) -> Any:
+        """Of a grant: asking again is asking once, so whoever is told nothing may."""
+        try:
+            reply = await self._line.ask(message, ANSWER_NS)
+        except NetworkError as error:
+            raise Unknown(f"the daemon did not answer: ask again ({error})") from error
+        assert isinstance(reply, wire.Done), "asked for"
+        return reply.value
+
+    async def more(self, granted: Granted, names: tuple[str, ...], wait_ns: int) -> None:
+        """Asked once: where no answer comes, what was granted goes with the rest."""
+        asked = granted.data
+        if not isinstance(asked, Asked):
+            raise UsageError("this grant is the policy's alone, made without the daemon; it cannot have more")
+        message = wire.More(self.name, asked.number, names, wait_ns)
+        try:
+            reply = await self._line.ask(message, wait_ns + 2 * ANSWER_NS)
+        except NetworkError as error:
+            what = f"the daemon did not answer; what it grants goes with the rest ({error})"
+            raise Unknown(what) from error
+        assert isinstance(reply, wire.Given), "asked for"
+        granted.fence, granted.amount = reply.fence, reply.amount
 
     # -- telling
 

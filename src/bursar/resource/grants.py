@@ -6,7 +6,7 @@ from collections.abc import Awaitable, Generator, Mapping
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
-from bursar.errors import UsageError
+from bursar.errors import Unknown, UsageError
 from bursar.resource.checks import check_used
 from bursar.world import SECOND_NS
 
@@ -26,7 +26,7 @@ class Grant:
     closed    whether it was released
     """
 
-    __slots__ = ("_door", "_granted", "_lot", "_used", "amount", "closed", "tenant")
+    __slots__ = ("_door", "_granted", "_lot", "_used", "_warned", "amount", "closed", "tenant")
 
     def __init__(
         self, door: Resource, tenant: str, amount: int, lot: Lot | None, granted: Granted | None
@@ -38,6 +38,7 @@ class Grant:
         self._granted = granted
         self.closed = False
         self._used: int | None = None
+        self._warned = False
 
     @property
     def resource(self) -> str:
@@ -105,10 +106,11 @@ class Grant:
         return self._source.used if self._used is None else self._used
 
     def settle(self, used: int) -> None:
-        """Say what was really used; the rest is given back when the grant is left. More than was
-        acquired cannot be charged."""
-        if check_used(used) > self.amount:
-            self._used = self.amount
+        """Say what was really used; the rest is given back when the grant is left. What is above the amount
+        is charged, or counted as unpaid, by a quota's `over`; other kinds charge what was acquired."""
+        if check_used(used) > self.amount and not self._may_grow():
+            self._used = used if self.id else self.amount
+            self._warned = True
             raise UsageError(
                 f"settle({used}) is above the {self.amount} that were acquired; those are charged, the "
                 f"{used - self.amount} beyond them are not: acquire as much as may be used"
@@ -117,11 +119,74 @@ class Grant:
             raise UsageError("this grant was released already; settle before leaving it")
         self._used = used
 
+    def _may_grow(self) -> bool:
+        offers = self._door.decider.offers
+        return offers.holds and bool(self.id) and offers.over != "refuse"
+
+    async def spend(self, tokens: int) -> None:
+        """So many more were used, of work that goes on. As long as the amount covers them all, nobody is
+        asked; beyond it more is acquired first, by the policy's `over`. Raises Refused where there is no
+        more: then these are not counted. Where nothing else is settled, what was spent is charged."""
+        used = (self._used or 0) + check_used(tokens)
+        if self.closed:
+            raise UsageError("this grant was released already; spend before leaving it")
+        self._door.check_holds("spend")
+        if used > self.amount:
+            await self._door.grow(self, used)
+        self._used = used
+
+    async def extend(self, hold: float | str) -> None:
+        """The work takes longer: what is held expires so long from now on (600, or "10min"). Raises
+        UsageError, Unknown."""
+        if self.closed:
+            raise UsageError("this grant was released already; it cannot be extended")
+        await self._door.extend(self, hold)
+
+    def let_go(self) -> Awaitable[None] | None:
+        """As `release`, for whoever cannot wait: what is still to be done, where there is something."""
+        if self.closed:
+            return None
+        self.closed = True
+        return self._door.end_at_once(self)
+
+    async def lost(self, wait: float | None = None) -> bool:
+        """Of a claim: True as soon as its names were taken away by force, or because this process was taken
+        for dead; False when it was released, or after `wait` seconds. Asks the store, so while that cannot
+        be reached nothing is heard, and the fence is what protects."""
+        if not self._door.decider.offers.names:
+            raise UsageError(f"{self.resource} is of kind {self._door.kind}; only a claim can be lost")
+        clock = self._door.clock
+        until_ns = None if wait is None else clock.now() + int(wait * SECOND_NS)
+        while not self.closed:
+            left_s = 1.0 if until_ns is None else max(0.0, (until_ns - clock.now()) / SECOND_NS)
+            try:
+                is_gone = await self._door.verb("wait_lost", id=self.id, timeout=min(1.0, left_s))
+            except Unknown:
+                is_gone = False
+                await clock.sleep(SECOND_NS // 10)
+            if self.closed or is_gone:
+                return not self.closed
+            if left_s <= 0:
+                return False
+        return False
+    async def more(self, *names: str, wait: float = 0.0) -> Grant:
+        """Claim more names while these are held, all of them or none: `fence` has theirs too, and they are
+        released with the rest. Raises Refused; where that says that somebody began earlier, let go of this
+        grant and begin again. Raises UsageError, Unknown."""
+        if self.closed:
+            raise UsageError("this grant was released already; it cannot have more")
+        await self._door.more(self, names, wait)
+        return self
+
     async def release(self) -> None:
         """Give back what is to be given back. Calling it again does nothing."""
         if not self.closed:
             self.closed = True
-            await self._door.end(self)
+            try:
+                await self._door.end(self)
+            except UsageError:
+                if not self._warned:
+                    raise
 
     def lose(self) -> Awaitable[None] | None:
         """Whoever it was handed on to is gone and said nothing: what the kind does about that. Nothing
@@ -150,7 +215,18 @@ class Grant:
 class Acquisition:
     """What `acquire` returns: await it for a grant that you release, or use it in `async with`."""
 
-    __slots__ = ("_amount", "_door", "_grant", "_key", "_names", "_priority", "_tenant", "_wait_ns")
+    __slots__ = (
+        "_amount",
+        "_by",
+        "_door",
+        "_grant",
+        "_hold_ns",
+        "_key",
+        "_names",
+        "_priority",
+        "_tenant",
+        "_wait_ns",
+    )
 
     def __init__(
         self,
@@ -161,31 +237,42 @@ class Acquisition:
         key: str | None,
         names: tuple[str, ...] = (),
         priority: int = 0,
+        hold_ns: int = 0,
+        by: int | None = None,
     ) -> None:
         self._door = door
+        self._by = by
         self._tenant = tenant
         self._amount = amount
         self._wait_ns = wait_ns
         self._key = key
         self._names = names
         self._priority = priority
+        self._hold_ns = hold_ns
 
     def __await__(self) -> Generator[Any, None, Grant]:
         return self._take().__await__()
 
     async def _take(self) -> Grant:
         door = self._door
-        if self._key is None and (self._amount == 1 or not door.settles):
+        if self._key is None and not self._hold_ns and (self._amount == 1 or not door.settles):
             grant = door.spend(self._tenant, self._amount)
             if grant is not None:
                 return grant
         return await door.take(
-            self._tenant, self._amount, self._wait_ns, self._key, self._names, self._priority
+            self._tenant,
+            self._amount,
+            self._wait_ns,
+            self._key,
+            self._names,
+            self._priority,
+            self._hold_ns,
+            self._by,
         )
 
     async def __aenter__(self) -> Grant:
         door = self._door
-        if self._key is None and (self._amount == 1 or not door.settles):
+        if self._key is None and not self._hold_ns and (self._amount == 1 or not door.settles):
             grant = door.spend(self._tenant, self._amount)
             if grant is not None:
                 self._grant = grant

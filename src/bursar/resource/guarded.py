@@ -19,7 +19,7 @@ from bursar.resource.excerpts import Wanted
 from bursar.resource.only import find_tenant
 from bursar.resource.statistics import Statistics
 
-Of = Literal["all", "tenant", "tenants", "account", "task", "rows", "accounts", "table"]
+Of = Literal["all", "tenant", "tenants", "account", "task", "rows", "page", "table"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,7 +28,7 @@ class Need:
 
     of   whose right: "all" tenants'; the `tenant`, all `tenants` or the `account` among its arguments;
          that of the task whose `id` is; or only what is answered counts: `rows` with a tenant each,
-         `accounts`, a `table` of tenants
+         a `page` of them, a `table` of tenants
     by   it is a change that is recorded: it is told who makes it
     """
 
@@ -42,18 +42,26 @@ NEEDS: Mapping[str, Need] = {
     "set_limit": Need("change", "tenant", by=True),
     "fence": Need("change", "all", by=True),
     "accept": Need("change", "all", by=True),
-    "survey": Need("read", "accounts"),
+    "survey": Need("read", "page"),
+    "usage": Need("read", "page"),
+    "balance": Need("read", "page"),
+    "adjust": Need("change", "account", by=True),
     "set_tenants": Need("change", "tenants", by=True),
     "show_tenant": Need("read", "tenant"),
     "list_tenants": Need("read", "table"),
+    "announce": Need("acquire", "tenant"),
     "submit": Need("acquire", "tenant"),
     "cancel": Need("acquire", "task"),
     "read": Need("read", "task"),
     "wait_for": Need("read", "task"),
+    "wait_for_some": Need("read", "rows"),
+    "wait_lost": Need("read", "task"),
     "why": Need("read", "task"),
     "tasks": Need("read", "rows"),
     "dead": Need("read", "rows"),
+    "history": Need("read", "rows"),
     "retry": Need("acquire", "task"),
+    "discard": Need("acquire", "task"),
     "holders": Need("read", "rows"),
     # It takes the name from everybody who holds it, whoever that is by then.
     "force_release": Need("change", "all", by=True),
@@ -92,10 +100,21 @@ class Guarded:
 
     async def settle(self, id: str, used: int | None, tenant: str | None = None) -> None:
         """`tenant`: whose the grant is, if that is known."""
+        await self._check_grant(id, tenant)
+        await self.door.settle(id, used)
+
+    async def grow(self, id: str, size: int, tenant: str | None = None) -> int:
+        await self._check_grant(id, tenant)
+        return await self.door.grow_id(id, size)
+
+    async def extend(self, id: str, hold_ns: int, tenant: str | None = None) -> None:
+        await self._check_grant(id, tenant)
+        await self.door.extend_id(id, hold_ns)
+
+    async def _check_grant(self, id: str, tenant: str | None) -> None:
         if self.door.settles and not self._may_all("acquire"):
             self._check_some("acquire")
             self.check(tenant or await self.door.whose(id))
-        await self.door.settle(id, used)
 
     async def explain(self, tenant: str) -> Explanation:
         self._check_tenant("read", tenant)
@@ -144,8 +163,8 @@ class Guarded:
         if need.of == "table":
             tenants = {name: terms for name, terms in answer["tenants"].items() if may(name)}
             return {**answer, "tenants": tenants}
-        if need.of == "accounts":
-            return {name: row for name, row in answer.items() if may(find_tenant(self.door.policy, name))}
+        if need.of == "page":
+            return {**answer, "rows": [row for row in answer["rows"] if may(row["tenant"])]}
         if need.of == "task" and isinstance(answer, dict) and not may(answer["tenant"]):
             raise DeniedError(f"{self.caller.name} may not {need.verb} for this task's tenant")
         return answer

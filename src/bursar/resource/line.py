@@ -23,6 +23,13 @@ RETRY_NS = 20 * MILLISECOND_NS
 ALIVE_NS = 2 * SECOND_NS
 ASK_NS = 2 * SECOND_NS
 
+HOME_NS = SECOND_NS
+HOME_MAX_NS = 32 * SECOND_NS
+HOME_ANSWER_NS = 250 * MILLISECOND_NS
+"""How often a client that went on to another daemon tries its first one again, and how fast that must answer:
+without this, clients pile up at the last daemon that did not die. One that was left again sooner than it is
+tried is tried half as often, down to the least."""
+
 
 class Line:
     """One client's line to a daemon, or to several of which one is asked at a time."""
@@ -42,6 +49,9 @@ class Line:
         self._recall = recall
         self._peers = tuple(peers)
         self._at = 0
+        self._left: set[str] = set()
+        self._home_pause_ns = HOME_NS
+        self._home_since = world.clock.now()
         self._token = token
         self._number = world.incarnation << 32  # never one of an earlier life under the same name
         self._back: dict[str, dict[int, int]] = {}
@@ -77,6 +87,8 @@ class Line:
                 await self.world.clock.sleep(RETRY_NS)
         self.world.network.serve(wire.RECALL_TOPIC, wire.Recall, self._answer_recall, anyone=True)
         self.world.spawn(self._keep_alive(), "client.alive")
+        if len(self._peers) > 1:
+            self.world.spawn(self._keep_home(), "client.home")
 
     async def _open_at(self, peer: str, timeout_ns: int) -> None:
         try:
@@ -106,7 +118,40 @@ class Line:
     def _move_on(self, peer: str) -> None:
         """This daemon does not answer: the next one is asked, if there is one."""
         if self._peers[self._at] == peer:
+            self._leave(peer)
             self._at = (self._at + 1) % len(self._peers)
+
+    def _leave(self, peer: str) -> None:
+        """What is held there keeps its session."""
+        if self._holding > 0:
+            self._left.add(peer)
+        if self._at == 0:
+            soon = self.world.clock.now() - self._home_since < self._home_pause_ns
+            self._home_pause_ns = min(2 * self._home_pause_ns, HOME_MAX_NS) if soon else HOME_NS
+
+    async def _keep_home(self) -> None:
+        """Go back to the first daemon once it answers again."""
+        while not self._closed:
+            await self.world.clock.sleep(self._home_pause_ns)
+            if self._at and await self._is_back(self._peers[0]) and self._at:
+                self._leave(self.peer)
+                self._at, self._home_since = 0, self.world.clock.now()
+
+    async def _is_back(self, peer: str) -> bool:
+        # Another daemon answers meanwhile: neither this one's silence is news nor that it knows no token yet.
+        denied = self.denied
+        try:
+            reply = await self.world.network.call(
+                peer, wire.TOPIC, wire.Alive(), wire.Replies, HOME_ANSWER_NS
+            )
+            if isinstance(reply, wire.NotOpened):
+                await self._open_at(peer, HOME_ANSWER_NS)
+                return True
+        except (NetworkError, DeniedError, Refused, Unknown, UsageError) as error:
+            self.denied = denied
+            self.world.trace("client.not_home", peer=peer, why=str(error)[:200])
+            return False
+        return isinstance(reply, wire.Done)
 
     async def call(self, message: Message, timeout_ns: int) -> tuple[str, Message]:
         """Ask the daemon, or the next one if nothing reached it; open a session where there is none."""
@@ -242,6 +287,14 @@ class Line:
                     await self.call(wire.Alive(), SECOND_NS)
                 except (NetworkError, UsageError, Unknown) as error:
                     self.world.trace("client.not_alive", why=str(error))
+                self._tell_left()
+            else:
+                self._left.clear()
+
+    def _tell_left(self) -> None:
+        """Daemons that were left may hold what this client has not given back."""
+        for peer in self._left - {self.peer}:
+            self.world.network.send(peer, wire.TOPIC, wire.Alive())
 
     async def _answer_recall(self, sender: str, message: wire.Recall) -> wire.Recalled:
         self._recall(message.lot)

@@ -7,22 +7,28 @@ named are left out.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping
 from functools import cache
 from typing import Any, get_type_hints
 
 import msgspec
 
+from bursar.policy.names import OVERDRAFT
 from bursar.policy.values import QuotaPolicy, ResourcePolicy
 from bursar.resource.statistics import Statistics
 
 May = Callable[[str], bool]
 
+_WINDOW = re.compile(r"@\d{4}-\d\d-\d\d[\dT:]*(\.\.\d{4}-\d\d-\d\d[\dT:]*)?$")
+
 
 def find_tenant(policy: ResourcePolicy | None, account: str) -> str:
-    """Whose account it is: "acme" for "acme@2026-11". Where there are no windows it is the tenant."""
-    windowed = not isinstance(policy, QuotaPolicy) or policy.window != "none"
-    return account.rpartition("@")[0] if windowed and "@" in account else account
+    """Whose account it is: "acme" for "acme@2026-11-01..2026-12-01", or for the begin alone, and for its
+    overdraft. A tenant's name may look like that too."""
+    if isinstance(policy, QuotaPolicy) and account in policy.tenants:
+        return account
+    return _WINDOW.sub("", account).removesuffix(OVERDRAFT)
 
 
 def restrict(statistics: Statistics, policy: ResourcePolicy | None, may: May) -> Statistics:

@@ -7,6 +7,9 @@ Nothing is held while waiting. Whichever resource has too little is waited for a
 queue; once it grants, the others are asked without waiting, and if one of them refuses, everything
 goes back and that one is waited for. Resources whose grants are on disk come last, because what is
 put back there cost most.
+
+However many are asked, the answer comes within `wait` and a quarter of a second: each has what is left
+of that, and what goes back at the end is not waited for.
 """
 
 from __future__ import annotations
@@ -18,8 +21,8 @@ from typing import Any
 from bursar.errors import Refused, UsageError
 from bursar.resource.checks import check_amount, check_used, check_wait
 from bursar.resource.door import Resource
-from bursar.resource.grants import Grant
-from bursar.world import SECOND_NS, Clock
+from bursar.resource.grants import Acquisition, Grant
+from bursar.world import Clock
 
 RESOURCES_MAX = 32
 
@@ -66,8 +69,8 @@ class GrantOfAll:
         for grant in self.grants.values():
             try:
                 await grant.__aexit__(type(error) if error else None, error, None)
-            except UsageError as problem:
-                problems.append(problem)
+            except (Refused, UsageError) as problem:
+                problems.append(problem)  # the others are left all the same
         if problems:
             raise problems[0]
 
@@ -109,35 +112,37 @@ class AcquisitionOfAll:
         grants: dict[str, Grant] = {}
         try:
             while True:
-                scarce = await self._try_all(first, grants, max(0, until - self._clock.now()))
+                scarce = await self._try_all(first, grants, until)
                 if scarce is None:
                     return GrantOfAll(self._tenant, {name: grants[name] for name in self._amounts})
                 await _put_back(grants)
                 first = scarce
         except BaseException:
-            await _put_back(grants)
+            for name, grant in grants.items():
+                self._resources[name].put_back(grant)
             raise
 
-    async def _try_all(self, first: str | None, grants: dict[str, Grant], left_ns: int) -> str | None:
+    async def _try_all(self, first: str | None, grants: dict[str, Grant], until: int) -> str | None:
         """Take them all, waiting for the first alone. None: it is done; else the name of the one that
         had too little, and is to be waited for. Raises what it says if there is no time left."""
+        left_ns = max(0, until - self._clock.now())
         if first is not None:
-            grants[first] = await self._ask(first, left_ns)
+            grants[first] = await self._ask(first, left_ns, until)
         for name in self._order:
             if name in grants:
                 continue
             try:
-                grants[name] = await self._ask(name, 0)
+                grants[name] = await self._ask(name, 0, until)
             except Refused:
                 if left_ns == 0:
                     raise
                 return name
         return None
 
-    async def _ask(self, name: str, wait_ns: int) -> Grant:
-        return await self._resources[name].acquire(
-            self._tenant, self._amounts[name], wait=wait_ns / SECOND_NS
-        )
+    async def _ask(self, name: str, wait_ns: int, until: int) -> Grant:
+        resource = self._resources[name]
+        by = until + resource.decider.answer_ns
+        return await Acquisition(resource, self._tenant, self._amounts[name], wait_ns, None, by=by)
 
     async def __aenter__(self) -> GrantOfAll:
         self._grant = await self

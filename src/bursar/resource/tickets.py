@@ -85,10 +85,12 @@ class Ticket:
 
     wait_ns  how long the caller waits
     at_once  it cannot wait for anybody elsewhere, not even a moment (`try_acquire`)
+    hold_ns  how long it may go on until it expires, for kinds where it does; 0: as the policy says
     ahead    how many tokens the caller would take for requests to come; 0 for none
     held_by  whose lot that would be: one holder of a tenant has one lot at a time
     place    where it waits: the deciding kind's own
     late     takes the answer once nobody waits for it any more
+    by       when it must be answered, if that is sooner than what `wait_ns` allows
     """
 
     __slots__ = (
@@ -97,7 +99,9 @@ class Ticket:
         "amount",
         "answer",
         "at_once",
+        "by",
         "held_by",
+        "hold_ns",
         "key",
         "late",
         "names",
@@ -119,6 +123,7 @@ class Ticket:
         at_once: bool = False,
         ahead: int = 0,
         held_by: str = "",
+        hold_ns: int = 0,
     ) -> None:
         self.tenant = tenant
         self.amount = amount
@@ -129,6 +134,8 @@ class Ticket:
         self.at_once = at_once
         self.ahead = ahead
         self.held_by = held_by
+        self.hold_ns = hold_ns
+        self.by: int | None = None
         self.place: Any = None
         self.answer: Answer | None = None
         self.late: Callable[[Ticket, Answer], None] | None = None

@@ -66,6 +66,7 @@ class Take(Message, frozen=True):
     priority: int = 0
     ahead: bool = False
     told: tuple[Told, ...] = ()
+    hold_ns: int = 0
 
 
 UNDONE = -1
@@ -85,6 +86,33 @@ class Settle(Message, frozen=True):
     resource: str
     id: str
     used: int | None
+    number: int = 0
+
+
+class Grow(Message, frozen=True):
+    """See that the grant has so many tokens. `number` as in Settle; answered by how many it has."""
+
+    resource: str
+    id: str
+    size: int
+    number: int = 0
+
+
+class More(Message, frozen=True):
+    """Claim these names for the grant too. `number` is that of its acquisition; answered by Given."""
+
+    resource: str
+    number: int
+    names: tuple[str, ...]
+    wait_ns: int
+
+
+class Extend(Message, frozen=True):
+    """The grant expires so long from now on. `number` as in Settle."""
+
+    resource: str
+    id: str
+    hold_ns: int
     number: int = 0
 
 
@@ -117,7 +145,7 @@ class Fleet(Message, frozen=True):
     """Which nodes are up?"""
 
 
-Requests = Open | Take | GiveBack | Settle | Explain | Count | Do | Alive | Fleet
+Requests = Open | Take | GiveBack | Settle | Grow | More | Extend | Explain | Count | Do | Alive | Fleet
 
 
 class Opened(Message, frozen=True):

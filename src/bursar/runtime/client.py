@@ -9,7 +9,7 @@ import secrets
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, Literal, Protocol
 from urllib.parse import urlsplit
 
 from bursar.errors import NetworkError, UsageError
@@ -33,6 +33,7 @@ from bursar.world import SECOND_NS, Clock
 if TYPE_CHECKING:
     from bursar.claims.requirements import Lookup
     from bursar.runtime.functions import Function, Functions
+    from bursar.runtime.tasks import Task
 
 SCHEME = "bursar://"
 PORT = 7070
@@ -147,14 +148,40 @@ class Bursar:
         return self._functions
 
     def task(
-        self, *, needs: str, lookup: Lookup | None = None, name: str | None = None
+        self,
+        *,
+        needs: str,
+        lookup: Lookup | None = None,
+        name: str | None = None,
+        run: Literal["loop", "thread", "process"] | None = None,
+        time_limit: float | str | None = None,
+        grace: float | str = 5.0,
+        retries: int = 0,
+        backoff: float | str = 1.0,
     ) -> Callable[[Function], Function]:
-        """Declare an async function as a task: a call of it runs, in some `bursar work`, when the
-        names that it needs are granted. `needs` is a template over its arguments
-        ("{host(vm)}:S, {vm}:E"); `lookup("host", "vm-7")` answers for the host of vm-7."""
+        """Declare a function as a task: a call of it runs, in some `bursar work`, when the names that it
+        needs are granted. `needs` is a template over its arguments ("{host(vm)}:S, {vm}:E");
+        `lookup("host", "vm-7")` answers for the host of vm-7.
+
+        run         where: an async function beside others in one loop, a plain one in a "thread" of its
+                    own; either in a "process" of its own, which can be killed
+        time_limit  of one attempt; when it is over the function is asked to stop, and it failed
+        grace       how long it has to stop in when it is asked to; a process is killed then
+        retries     how many more times it is tried after it failed
+        backoff     before the first of these; each next pause is twice as long, at most an hour"""
 
         def register(function: Function) -> Function:
-            self.functions.register(function, needs, lookup, name)
+            self.functions.register(
+                function,
+                needs,
+                lookup,
+                name,
+                run=run,
+                time_limit=time_limit,
+                grace=grace,
+                retries=retries,
+                backoff=backoff,
+            )
             return function
 
         return register
@@ -169,15 +196,20 @@ class Bursar:
         deadline: float | None = None,
         resource: str | None = None,
         **arguments: Any,
-    ) -> str:
-        """Put a call of a task in the queue and return its id. The same key is the same call, once,
-        also after it is over; `deadline`: seconds after which it is no longer to be begun."""
+    ) -> Task:
+        """Put a call of a task in the queue. The same key of the same tenant is the same call, once, also
+        after it is over; `deadline`: seconds after which it is no longer to be begun."""
         found = self.resource(resource or self._find_claim())
         if not found.decider.offers.names:
             raise UsageError(f"{found.name} is of kind {found.kind}; tasks go to a resource of kind claim")
-        return await self.functions.submit(
+        id = await self.functions.submit(
             found.verb, function, arguments, tenant=tenant, key=key, priority=priority, deadline=deadline
         )
+        return _make_task(found, id)
+
+    def find_task(self, id: str, *, resource: str | None = None) -> Task:
+        """The handle of a task that was submitted anywhere. Nothing is asked yet."""
+        return _make_task(self.resource(resource or self._find_claim()), id)
 
     def _find_claim(self) -> str:
         claims = [name for name, found in self._backend.resources.items() if found.kind == "claim"]
@@ -239,6 +271,12 @@ class Bursar:
     def __repr__(self) -> str:
         named = "not connected" if self._connected is None else ", ".join(self.resources)
         return f"<Bursar {self._source}: {named}>"
+
+
+def _make_task(door: Resource, id: str) -> Task:
+    from bursar.runtime.tasks import Task
+
+    return Task(door, id)
 
 
 async def connect(

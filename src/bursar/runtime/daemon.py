@@ -11,6 +11,7 @@ import gc
 import signal
 from collections import Counter
 from collections.abc import Callable
+from importlib import import_module
 from typing import Any
 
 from bursar.errors import PolicyError, StoreError, UsageError
@@ -30,6 +31,8 @@ from bursar.runtime.webhook import Webhook
 from bursar.world import Task
 
 CLOSE_TIMEOUT_S = 1.8
+ENVOY = "bursar.integrations.envoy.service"
+"""Has `open_for`: loaded where a daemon serves Envoys."""
 
 
 class Daemon:
@@ -49,6 +52,7 @@ class Daemon:
         self._alerts = Alerts(host.resources)
         self._webhook: Webhook | None = None
         self._posting: Task | None = None
+        self._envoy: Any = None
         self._stop = asyncio.Event()
         self._reload = asyncio.Event()
 
@@ -69,8 +73,37 @@ class Daemon:
                 await host.close()
             raise
         daemon.http_at = http_at
+        try:
+            await daemon._open_envoy()
+        except BaseException:
+            await daemon.close()
+            raise
         daemon._start()
         return daemon
+
+    @property
+    def envoy_port(self) -> int:
+        """Where Envoys ask; 0 if they cannot."""
+        return 0 if self._envoy is None else int(self._envoy.port)
+
+    async def _open_envoy(self) -> None:
+        policy = self.host.policy
+        if policy.daemon.envoy is None:
+            return
+        try:
+            module = import_module(ENVOY)
+        except ModuleNotFoundError as error:
+            raise UsageError(f"daemon.envoy needs {error.name}: pip install 'bursar[envoy]'") from error
+        world = self.host.world
+        self._envoy = await module.open_for(
+            policy.daemon.envoy,
+            policy.daemon.tls,
+            self.host.resources,
+            lambda: self.host.policy,
+            world.clock.now,
+            self.rights,
+        )
+        self._reports.envoy = self._envoy.statistics
 
     def _start(self) -> None:
         self.clients.start()
@@ -134,6 +167,8 @@ class Daemon:
         try:
             async with asyncio.timeout(CLOSE_TIMEOUT_S):
                 await self._reports.close()
+                if self._envoy is not None:
+                    await self._envoy.close()
                 await self.host.close()
         except TimeoutError:
             logs.warning("daemon.close_timeout", after_s=CLOSE_TIMEOUT_S)
@@ -171,10 +206,12 @@ class Daemon:
     def _describe(self, text: Exposition) -> None:
         """What the node counts beside its resources."""
         network = self.host.world.sockets.counts
+        envoy = self._envoy.counts if self._envoy is not None else {}
         for name, what, counts in (
             ("bursar_network_events_total", "what happened on its connections", network),
             ("bursar_clients_events_total", "what its clients were answered", self.clients.counts),
             ("bursar_policy_reloads_total", "policy files read again", self.counts),
+            ("bursar_envoy_decisions_total", "answers to Envoys about requests", envoy),
             ("bursar_webhook_alerts_total", "alerts posted", self._webhook.counts if self._webhook else {}),
         ):
             for event, count in counts.items():

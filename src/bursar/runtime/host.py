@@ -12,7 +12,7 @@ import msgspec
 from bursar.errors import BursarError, CrashedError, StoreError, UsageError
 from bursar.fleet.layout import NodeRecord
 from bursar.policy import Policy
-from bursar.policy.values import QuotaPolicy, RatePolicy, ResourcePolicy
+from bursar.policy.values import OWN_WORDS, PoolPolicy, QuotaPolicy, RatePolicy, ResourcePolicy
 from bursar.rates.blocks import JOURNALLED_ABOVE_NS
 from bursar.resource.door import Resource
 from bursar.resource.excerpts import Wanted
@@ -23,9 +23,8 @@ from bursar.runtime.limits import Limits, fit_connections
 from bursar.runtime.membership import MEMORY, Membership
 from bursar.runtime.tenant_verbs import TenantVerbs
 from bursar.runtime.world import LiveWorld, open_world
-from bursar.world import Clock
+from bursar.world import SECOND_NS, Clock
 
-STOP_TIMEOUT_S = 1.0
 LEAVE_TIMEOUT_S = 0.5
 NOT_CHANGED = "not changed"
 
@@ -52,7 +51,7 @@ class Host:
         at = listen or (daemon.listen if daemon.peers else None)
         world = await open_world(
             daemon.name,
-            state=daemon.state,
+            state=daemon.state if at or http or _keeps_something(policy) else None,
             listen=at,
             limits=Limits(connections_max=fit_connections(daemon.connections)) if at else None,
             peers=daemon.peers,
@@ -70,7 +69,8 @@ class Host:
 
     async def _begin(self) -> None:
         in_force = await self.membership.open()
-        kinds.prepare(in_force.resources.values())
+        # Whoever asks meanwhile, over HTTP, is told that the node is being started.
+        await asyncio.to_thread(kinds.prepare, list(in_force.resources.values()))
         await self.membership.enter()
         for resource in in_force.resources.values():
             await self.add(resource)
@@ -100,11 +100,12 @@ class Host:
         await self._stop(resource)
 
     async def _stop(self, resource: Resource) -> None:
+        timeout_s = resource.decider.stop_ns / SECOND_NS
         try:
-            async with asyncio.timeout(STOP_TIMEOUT_S):
+            async with asyncio.timeout(timeout_s):
                 await resource.stop()
         except TimeoutError:
-            logs.warning("resource.stop_timeout", resource=resource.name, after_s=STOP_TIMEOUT_S)
+            logs.warning("resource.stop_timeout", resource=resource.name, after_s=timeout_s)
 
     async def apply(self, policy: Policy) -> Mapping[str, str]:
         """Take a changed policy: what was done to each resource that differs. A resource whose kind
@@ -116,7 +117,9 @@ class Host:
         for name, wanted in policy.resources.items():
             if self.policies.get(name) != wanted:
                 done[name] = await self._change(name, wanted)
-        self.policy = msgspec.structs.replace(self.policy, resources=policy.resources, alert=policy.alert)
+        self.policy = msgspec.structs.replace(
+            self.policy, resources=policy.resources, alert=policy.alert, descriptors=policy.descriptors
+        )
         return done
 
     async def _take(self, policy: Policy) -> None:
@@ -147,7 +150,7 @@ class Host:
         return "changed"
 
     async def close(self) -> None:
-        """Stop every resource, each within a second, all at once: as a member, so that the others take what
+        """Stop every resource, each within its time, all at once: as a member, so that the others take what
         it hands back. Then leave the fleet, and close the node."""
         await asyncio.gather(*(self._stop(resource) for resource in self.resources.values()))
         await self._leave()
@@ -178,6 +181,13 @@ def choose_store(policy: Policy) -> str:
     if policy.store != MEMORY or not any(map(_is_remembered, policy.resources.values())):
         return policy.store
     return f"sqlite://{quote(str(Path(policy.daemon.state).resolve()))}/store.db"
+
+
+def _keeps_something(policy: Policy) -> bool:
+    """Whether its node has anything to keep in a state folder. A program that only shares pools has not, so
+    any number of them can be opened from one policy file."""
+    apart = (isinstance(each, PoolPolicy) and each.words != OWN_WORDS for each in policy.resources.values())
+    return policy.store != MEMORY or not policy.resources or not all(apart)
 
 
 def _is_remembered(policy: ResourcePolicy) -> bool:

@@ -13,8 +13,17 @@ from importlib import import_module
 from typing import Any
 
 from bursar.errors import UsageError
-from bursar.policy.values import PoolPolicy, ResourcePolicy
+from bursar.policy.values import (
+    OWN_WORDS,
+    ClaimPolicy,
+    PoolPolicy,
+    ResourcePolicy,
+    SharePolicy,
+    Tracker,
+)
 from bursar.resource.door import Resource
+from bursar.runtime.words import open_named
+from bursar.runtime.world import LiveWorld
 from bursar.world import World
 
 MODULES = {
@@ -24,6 +33,13 @@ MODULES = {
     "quota": "bursar.quotas.resource",
     "claim": "bursar.claims.resource",
 }
+ENFORCERS = {
+    "blkio": "bursar.integrations.blkio.opening",
+    "io.max": "bursar.integrations.blkio.opening",
+    "lustre": "bursar.integrations.lustre.opening",
+}
+"""Modules with `open_for(name, policy, state folder) -> Enforcer`; the shares' kind knows none of them."""
+
 EXTRAS = {"rate": "rates", "share": "shares", "pool": "pools"}
 
 
@@ -36,22 +52,37 @@ def prepare(policies: Iterable[ResourcePolicy]) -> None:
             module.compile_kernels()
 
 
-def prepare_all() -> None:
-    """The same for every kind whose packages are installed: for a node that does not know yet which it
-    will serve, so that the first policy does not find it compiling."""
-    for module in MODULES.values():
-        try:
-            loaded = import_module(module)
-        except ModuleNotFoundError:
-            continue  # a policy that names it is answered with the extra that is missing
-        if module == MODULES["rate"]:
-            loaded.compile_kernels()
-
-
 def open_resource(world: World, policy: ResourcePolicy) -> Resource:
     """The resource of a policy, not started yet. Raises UsageError if its kind cannot be loaded."""
     module = _load(policy)
+    if isinstance(policy, SharePolicy) and policy.enforce != "program":
+        return _open_enforced(world, policy)
+    if isinstance(policy, ClaimPolicy) and policy.tracker is not None:
+        return _open_tracked(world, policy, policy.tracker)
     resource: Resource = module.open_resource(_with_words(world, policy), policy.name, policy)
+    return resource
+
+
+def _open_enforced(world: World, policy: SharePolicy) -> Resource:
+    """A share whose limits somebody else holds."""
+    folder = world.node.folder if isinstance(world, LiveWorld) else None
+    if folder is None:
+        raise UsageError(f'[resource.{policy.name}] enforce = "{policy.enforce}" needs a state folder')
+    enforcer = import_module(ENFORCERS[policy.enforce]).open_for(policy.name, policy, folder)
+    resource: Resource = import_module("bursar.shares.enforced").open_enforced(
+        world, policy.name, policy, enforcer
+    )
+    return resource
+
+
+def _open_tracked(world: World, policy: ClaimPolicy, tracker: Tracker) -> Resource:
+    """A claim whose tasks a service does."""
+    from bursar.runtime.http_tracker import HttpTracker
+
+    asked = HttpTracker(tracker)
+    resource: Resource = _load(policy).open_resource(
+        world, policy.name, policy, tracker=asked, running_max=tracker.at_once
+    )
     return resource
 
 
@@ -63,12 +94,14 @@ def _load(policy: ResourcePolicy) -> Any:
 
 
 def _with_words(world: World, policy: ResourcePolicy) -> World:
-    """The world with the shared words that a pool's policy names, if they are not on this host."""
-    if not isinstance(policy, PoolPolicy) or not policy.words.startswith("redis:"):
+    """The world with the shared words that a pool's policy names, if they are not the node's own."""
+    if not isinstance(policy, PoolPolicy) or policy.words == OWN_WORDS:
         return world
+    if policy.words.startswith(OWN_WORDS):
+        return replace(world, words=open_named(policy.words.removeprefix(OWN_WORDS).strip("/")))
     from bursar.runtime.redis_words import RedisWords
 
-    return replace(world, words=RedisWords.at(policy.words))
+    return replace(world, far_words=RedisWords(policy.words))
 
 
 def _explain(name: str, kind: str, error: ModuleNotFoundError) -> UsageError:

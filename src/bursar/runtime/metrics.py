@@ -30,7 +30,7 @@ ROWS = 50
 
 TENANT = "tenant"
 BOUNDED = (TENANT, "account")
-"""Labels with a value for each tenant (an account is a tenant's, in a window: "acme@2026-11")."""
+"""Labels with a value for each tenant (an account is a tenant's, in a window)."""
 
 
 Row = tuple[str, msgspec.Struct]

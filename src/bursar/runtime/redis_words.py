@@ -1,123 +1,142 @@
 """Shared words over TCP: a Redis server keeps them, for clients on several hosts.
 
-Redis runs one script at a time, so each operation here is atomic and takes effect in one order for
-all. Its own counters are signed, so additions are made on two halves of a word, in a script.
+Redis runs one script at a time, so all operations that are sent together are one step for everybody else.
+Its own counters are signed, so additions are made on two halves of a word, in the script.
 
-A failure to reach the server is a NetworkError: the operation may or may not have happened. For a
+A failure to reach the server is a NetworkError: the operations may or may not have happened. For a
 pool that is safe, since a token whose fate is unknown counts as spent.
 """
 
 from __future__ import annotations
 
-import asyncio
+from collections.abc import Sequence
 from typing import Any
-from urllib.parse import urlsplit
+from urllib.parse import unquote, urlsplit
 
 from bursar.errors import FormatError, NoAnswerError, UsageError
+from bursar.policy.names import WORDS_FORM
 from bursar.resource.checks import check_name
-from bursar.world import MILLISECOND_NS, SECOND_NS, WORD_MAX
+from bursar.world import WORD_MAX, Add, Read, Swap, WordOperation, Write
 
 PREFIX = "bursar:"
-PORT = 6379
-TIMEOUT_S = 5.0
-POLL_NS = 2 * MILLISECOND_NS
+TIMEOUT_S = 2.0
 
-# A word is kept as 16 hexadecimal digits: Lua's numbers hold 53 bits, so it is added in halves.
-_ADD = """
-local before = redis.call('GET', KEYS[1]) or '0000000000000000'
-if #before ~= 16 then return redis.error_reply('not a word') end
-local low = tonumber(string.sub(before, 9), 16) + tonumber(string.sub(ARGV[1], 9), 16)
-local high = tonumber(string.sub(before, 1, 8), 16) + tonumber(string.sub(ARGV[1], 1, 8), 16)
-if low >= 4294967296 then low = low - 4294967296; high = high + 1 end
-if high >= 4294967296 then high = high - 4294967296 end
-redis.call('SET', KEYS[1], string.format('%08x%08x', high, low))
-return before
-"""
-_SWAP = """
-local before = redis.call('GET', KEYS[1]) or '0000000000000000'
-if before == ARGV[1] then redis.call('SET', KEYS[1], ARGV[2]) end
-return before
+# A word is kept as 16 hexadecimal digits: Lua's numbers hold 53 bits, so it is added in halves. For each
+# key: which group it belongs to, what to do, and with what. A group ends at a swap that fails.
+_SCRIPT = """
+local function add(before, amount)
+  local low = tonumber(string.sub(before, 9), 16) + tonumber(string.sub(amount, 9), 16)
+  local high = tonumber(string.sub(before, 1, 8), 16) + tonumber(string.sub(amount, 1, 8), 16)
+  if low >= 4294967296 then low = low - 4294967296; high = high + 1 end
+  if high >= 4294967296 then high = high - 4294967296 end
+  return string.format('%08x%08x', high, low)
+end
+local answers, ended = {}, ''
+for i, key in ipairs(KEYS) do
+  local group, act, one, two = ARGV[4 * i - 3], ARGV[4 * i - 2], ARGV[4 * i - 1], ARGV[4 * i]
+  if group == ended then
+    answers[i] = ''
+  else
+    local before = redis.call('GET', key) or '0000000000000000'
+    if #before ~= 16 then return redis.error_reply('not a word: ' .. key) end
+    if act == 'w' then redis.call('SET', key, one)
+    elseif act == 'a' then redis.call('SET', key, add(before, one))
+    elseif act == 's' and before == one then redis.call('SET', key, two)
+    elseif act == 's' then ended = group end
+    answers[i] = before
+  end
+end
+return answers
 """
 
 
 class RedisWords:
-    """Implements `bursar.world.Words`. It connects at the first use."""
+    """Implements `bursar.world.FarWords`. It connects at the first use, in the event loop that uses it."""
 
-    def __init__(self, host: str, port: int = PORT, *, timeout_s: float = TIMEOUT_S) -> None:
-        self._where = f"redis://{host}:{port}"
+    def __init__(self, url: str, *, timeout_s: float = TIMEOUT_S) -> None:
+        """The words at "redis://user:password@host:port/database", or at "rediss://" with TLS. Further
+        settings are those of the redis package: "?ssl_ca_certs=/etc/ca.pem"."""
+        self._where = _show(url)
         try:
-            import redis
+            import redis.asyncio
+            from redis.asyncio.retry import Retry
             from redis.backoff import NoBackoff
-            from redis.retry import Retry
         except ModuleNotFoundError as error:
             raise UsageError("words in Redis need its package: pip install 'bursar[redis]'") from error
-        # No retries: an addition that was sent twice would be made twice.
-        self._client: Any = redis.Redis(
-            host=host,
-            port=port,
-            socket_timeout=timeout_s,
-            socket_connect_timeout=timeout_s,
-            retry=Retry(NoBackoff(), 0),
-            decode_responses=True,
-        )
-        self._errors: tuple[type[Exception], ...] = (redis.ConnectionError, redis.TimeoutError)
-        self._wrong: tuple[type[Exception], ...] = (redis.ResponseError,)
-        self._add = self._client.register_script(_ADD)
-        self._swap = self._client.register_script(_SWAP)
-
-    @classmethod
-    def at(cls, url: str) -> RedisWords:
-        """The words at "redis://host:port"."""
         try:
-            parts = urlsplit(url)
-            host, port = parts.hostname, parts.port
-        except ValueError as error:
-            raise UsageError(f"{url!r}: {error}; write redis://host:{PORT}") from error
-        if parts.scheme != "redis" or not host:
-            raise UsageError(f"{url!r} is not a Redis server; write redis://host:{PORT}")
-        return cls(host, PORT if port is None else port)
+            # No retries: an addition that was sent twice would be made twice.
+            self._client: Any = redis.asyncio.Redis.from_url(
+                url,
+                socket_timeout=timeout_s,
+                socket_connect_timeout=timeout_s,
+                retry=Retry(NoBackoff(), 0),
+                decode_responses=True,
+            )
+        except (ValueError, TypeError) as error:
+            raise UsageError(f"{self._where}: {error}; write {WORDS_FORM}") from error
+        self._errors = (redis.ConnectionError, redis.TimeoutError, OSError)
+        self._wrong = redis.ResponseError
+        self._script = self._client.register_script(_SCRIPT)
 
-    def read(self, name: str) -> int:
-        return _parse(self._ask(lambda: self._client.get(_key(name))), name)
+    async def perform(self, groups: Sequence[Sequence[WordOperation]]) -> list[list[int]]:
+        keys = [_key(operation.word) for group in groups for operation in group]
+        arguments = [
+            argument
+            for number, group in enumerate(groups)
+            for operation in group
+            for argument in (str(number), *_encode(operation))
+        ]
+        answers = iter(await self._ask(keys, arguments))
+        return [_decode(group, [next(answers) for _ in group]) for group in groups]
 
-    def write(self, name: str, value: int) -> None:
-        self._ask(lambda: self._client.set(_key(name), _write(value)))
-
-    def fetch_add(self, name: str, amount: int) -> int:
-        key, text = _key(name), _write(amount & WORD_MAX)
-        return _parse(self._ask(lambda: self._add(keys=[key], args=[text])), name)
-
-    def compare_and_swap(self, name: str, expected: int, value: int) -> int:
-        key, arguments = _key(name), [_write(expected), _write(value)]
-        return _parse(self._ask(lambda: self._swap(keys=[key], args=arguments)), name)
-
-    async def wait(self, name: str, value: int, timeout_ns: int) -> int:
-        loop = asyncio.get_running_loop()
-        until = loop.time() + timeout_ns / SECOND_NS
-        while True:
-            found = self.read(name)
-            left_s = until - loop.time()
-            if found != value or left_s <= 0:
-                return found
-            await asyncio.sleep(min(POLL_NS / SECOND_NS, left_s))
-
-    def _ask(self, question: Any) -> Any:
+    async def _ask(self, keys: list[str], arguments: list[str]) -> list[str]:
         try:
-            return question()
+            answers: list[str] = await self._script(keys=keys, args=arguments)
         except self._errors as error:
-            raise NoAnswerError(f"{self._where}: {error}; is the server running?") from error
+            raise NoAnswerError(
+                f"{self._where}: {error}; is the server running, and the password right?"
+            ) from error
         except self._wrong as error:
             raise FormatError(
-                f"{self._where} holds something else than a word: {error}; delete the keys {PREFIX}*"
+                f"{self._where} did not take it: {error}; if it holds something else than words, delete "
+                f"the keys {PREFIX}*"
             ) from error
+        return answers
 
-    def close(self) -> None:
-        self._client.close()
+    async def close(self) -> None:
+        await self._client.aclose()
+
+
+def _show(url: str) -> str:
+    """Where it is, without the password."""
+    parts = urlsplit(url)
+    return f"{parts.scheme}://{unquote(parts.netloc.rpartition('@')[2])}{parts.path}"
 
 
 def _key(name: str) -> str:
     check_name("word", name)
     return PREFIX + name
+
+
+def _encode(operation: WordOperation) -> tuple[str, str, str]:
+    match operation:
+        case Read():
+            return "r", "", ""
+        case Write(_, value):
+            return "w", _write(value), ""
+        case Add(_, amount):
+            return "a", _write(amount & WORD_MAX), ""
+        case Swap(_, expected, value):
+            return "s", _write(expected), _write(value)
+
+
+def _decode(group: Sequence[WordOperation], answers: Sequence[str]) -> list[int]:
+    """What came back of those operations of a group that were done."""
+    return [
+        0 if isinstance(operation, Write) else _parse(answer, operation.word)
+        for operation, answer in zip(group, answers, strict=True)
+        if answer
+    ]
 
 
 def _write(value: int) -> str:
@@ -126,13 +145,10 @@ def _write(value: int) -> str:
     return f"{value:016x}"
 
 
-def _parse(text: str | None, name: str) -> int:
-    if text is None:
-        return 0
+def _parse(text: str, name: str) -> int:
     try:
-        value = int(text, 16)
-    except ValueError:
-        value = -1
-    if len(text) != 16 or value < 0:
-        raise FormatError(f"word {name!r} holds {text[:40]!r}, which is not one; delete the keys {PREFIX}*")
-    return value
+        return int(text, 16)
+    except ValueError as error:
+        raise FormatError(
+            f"word {name!r} holds {text[:40]!r}, which is not one; delete the keys {PREFIX}*"
+        ) from error

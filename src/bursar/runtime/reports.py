@@ -8,7 +8,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from typing import Any
 
 from bursar.api.desk import Desk
 from bursar.api.pages import Answer
@@ -19,6 +20,7 @@ from bursar.runtime.host import Host
 from bursar.runtime.http import Http
 from bursar.runtime.routes import Address
 from bursar.runtime.scrapes import ResourcesMetrics, Scrapes
+from bursar.runtime.slices import run_in_slices
 
 Describe = Callable[[Exposition], None]
 
@@ -33,6 +35,9 @@ class Reports:
         self._host: Host | None = None
         self._describe: Describe | None = None
         self._metrics = ResourcesMetrics(settings.metrics_tenants)
+        self._envoy_metrics = ResourcesMetrics(settings.metrics_tenants)
+        self.envoy: Callable[[], Mapping[str, Any]] = dict
+        """What is counted of Envoys, by resource."""
         self._scrapes = Scrapes(self._export)
         pages = {"/live": self._say_live, "/ready": self._say_ready, "/metrics": self._scrapes.answer}
         self._http = Http(settings, pages)
@@ -86,6 +91,11 @@ class Reports:
         self._describe_http(text)
         if self._host is not None:
             await self._metrics.export(text, self._host.resources)
+        for name, found in self.envoy().items():
+            sizes = {tenant: row.assigned for tenant, row in found.tenants.items()}
+            labels = {"resource": name, "kind": "rate"}
+            metrics = self._envoy_metrics.of(name)
+            await run_in_slices(metrics.export_struct(text, "bursar_envoy", labels, found, sizes))
 
     def _describe_http(self, text: Exposition) -> None:
         desk = self._http.desk

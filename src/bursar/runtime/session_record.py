@@ -29,6 +29,7 @@ class Kept(msgspec.Struct, frozen=True):
     password: bytes
     lock: tuple[int, int]
     boot: str
+    seen: str = ""
 
 
 _decoder = msgspec.json.Decoder(Kept)
@@ -43,15 +44,27 @@ class FileSessionRecord:
         self._boot = read_boot_id()
 
     def former(self) -> Credentials | None:
+        kept = self._read()
+        if kept is None or kept.lock != self._state.lock_identity() or not kept.boot == self._boot != "":
+            return None
+        return Credentials(kept.session, kept.password, kept.seen)
+
+    def seen(self) -> str:
+        kept = self._read()
+        return "" if kept is None else kept.seen
+
+    def _read(self) -> Kept | None:
+        """What an earlier life kept of this store."""
         try:
             kept = _decoder.decode((self._state.path / FILE).read_bytes())
         except (FileNotFoundError, msgspec.DecodeError):
             return None  # none was kept, or not by this version: its session ends by its timeout
-        guarded = kept.lock == self._state.lock_identity() and kept.boot == self._boot != ""
-        return Credentials(kept.session, kept.password) if guarded and kept.store == self._store else None
+        return kept if kept.store == self._store else None
 
     def keep(self, credentials: Credentials) -> None:
-        kept = Kept(self._store, *credentials, self._state.lock_identity(), self._boot)
+        session, password, seen = credentials
+        lock = self._state.lock_identity()
+        kept = Kept(self._store, session, password, lock, self._boot, seen)
         self._state.write(FILE, msgspec.json.encode(kept))
 
 

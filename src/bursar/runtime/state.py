@@ -33,7 +33,8 @@ class StateDirectory:
             os.close(self._lock)
             raise UsageError(
                 f"another node is running on the state directory {path}; "
-                "stop it, or set another state under [daemon]"
+                "stop it, or set another state under [daemon]; programs that share limits, such as the "
+                "workers of a server, connect to one `bursar serve` (bursar://HOST:PORT)"
             ) from None
 
     def begin_life(self) -> int:

@@ -8,7 +8,8 @@ A name is given its word under a lock of the file, once; after that each operati
 instruction on memory, with no lock, no system call and no other process involved. A process that
 dies in the middle of naming leaves the count as it was, so the half-written name is written over.
 
-Keep the file on a memory file system (/dev/shm) where words are written often.
+Keep the file on a memory file system (/dev/shm) where words are written often: `open_named` does, for
+words that belong to no node.
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ import struct
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -32,10 +34,15 @@ from bursar.world import MILLISECOND_NS, WORD_MAX
 KIND = b"bursar words "
 MAGIC = KIND + b"1\n"
 CAPACITY = 4096
+NAMED_CAPACITY = 65_536
+"""Where programs share words: one for each tenant with a limit. What is not used takes no memory."""
+
 HEADER_BYTES = 64
 NAME_BYTES = 256
 WORD_BYTES = 64
 POLL_NS = MILLISECOND_NS
+
+NAMED = Path("/dev/shm")
 
 _HEADER = struct.Struct("<16sII")
 
@@ -94,17 +101,28 @@ class SharedWords:
             return
         self._kernels = _load_kernels()
         self._path.parent.mkdir(parents=True, exist_ok=True)
-        self._file = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         try:
+            flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW
+            self._file = os.open(self._path, flags, 0o600)
+        except OSError as error:
+            raise UsageError(f"{self._path} cannot be opened: {error.strerror}") from error
+        try:
+            self._check_owner()
             with self._locked():
                 if os.fstat(self._file).st_size == 0:
                     self._format()
                 self._check_header()
-        except FormatError:
+        except (FormatError, UsageError):
             os.close(self._file)
+            self._file = -1
             raise
         self._memory = mmap.mmap(self._file, self._size())
         self._base = ctypes.addressof(ctypes.c_char.from_buffer(self._memory))
+
+    def _check_owner(self) -> None:
+        """Anybody may make a file in /dev/shm, and whoever owns it can write the words."""
+        if os.fstat(self._file).st_uid != os.geteuid():
+            raise UsageError(f"{self._path} belongs to another user; choose another name")
 
     def _size(self) -> int:
         return HEADER_BYTES + self._capacity * (NAME_BYTES + WORD_BYTES)
@@ -176,6 +194,13 @@ class SharedWords:
             os.close(self._file)
             self._file = -1
             self._memory = None
+
+
+@cache
+def open_named(name: str) -> SharedWords:
+    """The words of that name, one file for all processes of a user on this host. They stay mapped as long
+    as the process lives, and in memory until the host starts anew or the file is deleted."""
+    return SharedWords(NAMED / f"bursar-{os.geteuid()}-{name}", NAMED_CAPACITY)
 
 
 def _checked(value: int) -> int:

@@ -36,5 +36,9 @@ class WorkThread:
 
         return await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(do(), self._loop))
 
+    def call_soon(self, act: Callable[[], object]) -> None:
+        """There, from any thread."""
+        self._loop.call_soon_threadsafe(act)
+
     def stop(self) -> None:
         self._loop.call_soon_threadsafe(self._loop.stop)

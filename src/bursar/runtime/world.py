@@ -95,6 +95,11 @@ class Node:
         self._journals[name] = journal
         return journal
 
+    @property
+    def folder(self) -> Path | None:
+        """Where it keeps what it remembers."""
+        return None if self._state is None else self._state.path
+
     def recall(self, name: str) -> bytes | None:
         """What was kept under that name in the state directory; None for nothing."""
         try:

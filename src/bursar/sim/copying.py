@@ -149,7 +149,9 @@ def _freeze_struct(value: Any) -> Hashable:
 
 
 def _freeze_dataclass(value: Any) -> Hashable:
-    return value.__class__, _freeze_items([getattr(value, field.name) for field in fields(value)])
+    # What does not count where two of them are compared is no part of the state: something kept ready.
+    counted = [field.name for field in fields(value) if field.compare]
+    return value.__class__, _freeze_items([getattr(value, name) for name in counted])
 
 
 def _same(value: Any) -> Hashable:

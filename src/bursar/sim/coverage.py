@@ -26,6 +26,7 @@ SCENARIOS: dict[str, tuple[str, ...]] = {
         "rate",
         "rate_restarts",
         "rate_costs",
+        "rate_zones",
         f"{_PLACE}.rate:ChangingRateScenario",
         f"{_PLACE}.rate:LearntRateScenario",
         f"{_PLACE}.rate.fleet:FleetRateScenario",
@@ -40,7 +41,7 @@ SCENARIOS: dict[str, tuple[str, ...]] = {
         f"{_PLACE}.quota:FleetQuotaScenario",
         f"{_PLACE}.quota:LeavingQuotaScenario",
     ),
-    "claim": ("claim", f"{_PLACE}.claim:LeavingClaimScenario"),
+    "claim": ("claim", "claim_counts", "claim_more", "claim_storm", f"{_PLACE}.claim:LeavingClaimScenario"),
     "door": ("door",),
     FLEET: ("fleet",),
 }

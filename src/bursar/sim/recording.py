@@ -46,8 +46,11 @@ OFFERED = {
     "names": ("claim", "claim by priority"),
     "settles": ("settle by id", "whose"),
     "lots": ("try_acquire", "fetch"),
+    "holds": ("acquire to hold", "extend", "grow"),
 }
 """What a kind can do besides, by what it offers (`bursar.resource.decider.Offers`)."""
+
+HELD = ("extend", "grow")
 
 Name = tuple[str, str]
 """A kind, and one of its keys or verbs."""
@@ -71,7 +74,7 @@ class Recorder:
     def _list_wrappers(self) -> Iterator[tuple[Any, str, Callable[..., Any]]]:
         for name in ("acquire", "claim", "try_acquire", "snapshot"):
             yield Resource, name, self._note_call(name)
-        for name in ("fetch", "explain", "statistics", "stop", "whose", "verb", "reconfigure"):
+        for name in ("fetch", "explain", "statistics", "stop", "whose", "verb", "reconfigure", *HELD):
             yield Resource, name, self._note_answer(name)
         yield Resource, "__init__", self._note_opening
         yield Resource, "settle", self._note_answer("settle by id")
@@ -105,6 +108,8 @@ class Recorder:
                 self.done[door.kind, verb] += 1
                 if options.get("key") is not None:
                     self.done[door.kind, "acquire by key"] += 1
+                if options.get("hold") is not None:
+                    self.done[door.kind, "acquire to hold"] += 1
                 if options.get("priority"):
                     self.done[door.kind, "claim by priority"] += 1
                 return method(door, *args, **options)

@@ -41,7 +41,7 @@ Queue = deque[tuple[State, int, int]]
 @dataclass(frozen=True, slots=True)
 class Found:
     """What a search has to say. `steps` lead to the violation `why`, if there is one; `complete`
-    is false when the bound on states ended the search early."""
+    is false when the bound on states ended the search early; `within` names a bound on what is tried."""
 
     states: int
     transitions: int
@@ -49,9 +49,11 @@ class Found:
     complete: bool
     why: str | None = None
     steps: tuple[str, ...] = ()
+    within: str = ""
 
     def __str__(self) -> str:
         size = f"{self.states:,} states, {self.transitions:,} transitions, {self.depth} steps deep"
+        size += f" ({self.within})" if self.within else ""
         if self.why is None:
             return f"{size}: nothing found" + ("" if self.complete else ", NOT complete")
         return "\n".join([f"{size}: {self.why}", *self.steps])

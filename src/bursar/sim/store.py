@@ -24,7 +24,7 @@ from bursar.stores.draft import Result
 from bursar.stores.shorthand import Shorthand
 from bursar.stores.tree import Tree
 from bursar.stores.watches import FlagWatch
-from bursar.world import MILLISECOND_NS, Operation, Stat
+from bursar.world import MILLISECOND_NS, OPERATIONS_MAX, Operation, Stat
 
 STORE = "store"
 """The store's name on the network, for cuts."""
@@ -41,6 +41,7 @@ class StoreServer:
 
     def __init__(self, loop: VirtualLoop, chance: Chance, fabric: Fabric, history: History) -> None:
         self.tree = Tree()
+        self.operations_max = OPERATIONS_MAX
         self.history = history
         self._loop = loop
         self._fabric = fabric
@@ -182,6 +183,10 @@ class SimStore(Shorthand):
         return self._session
 
     @property
+    def operations_max(self) -> int:
+        return self._server.operations_max
+
+    @property
     def last_session(self) -> int:
         """Also of a dead life, for the next one; 0 for none."""
         return self._session
@@ -249,7 +254,7 @@ class SimStore(Shorthand):
 
     async def transact(self, operations: Sequence[Operation]) -> list[Result]:
         session = self._open()
-        check_operations(operations)
+        check_operations(operations, self._server.operations_max)
         given = tuple(operations)
         return await self._guard(session, lambda: self._server.change(session, given))
 

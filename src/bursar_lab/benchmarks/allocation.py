@@ -23,7 +23,7 @@ from typing import Any
 import numpy as np
 from scipy.sparse import csr_array
 
-from bursar.rates.allocation import allocate
+from bursar.allocation.reservations import allocate
 from bursar_lab.experiments.instances import Instance, draw_instance
 from bursar_lab.experiments.maxflow import solve_with_ortools, solve_with_scipy
 from bursar_lab.experiments.reference import allocate_as_written

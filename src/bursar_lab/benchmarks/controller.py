@@ -22,9 +22,9 @@ from typing import Any, NamedTuple, TypeVar
 import msgspec
 import numpy as np
 
+from bursar.allocation.reservations import allocate
 from bursar.book import Send
 from bursar.policy.values import RatePolicy, RateTenant
-from bursar.rates.allocation import allocate
 from bursar.rates.controller import Commit, ControllerBook
 from bursar.rates.messages import Grant, Poll, State, ToController, ToServer
 from bursar.rates.placement import Placement

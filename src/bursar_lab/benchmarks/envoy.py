@@ -1,7 +1,6 @@
-"""One assignment round for very many tenants: what it takes, and what it keeps in memory.
-
-A round is all that three Envoys' reports cost: reading their messages, the book, deciding, and
-writing the answers, as bytes on both ends; in one process, without a network.
+"""What very many tenants cost a node: reading three Envoys' reports, the ledger, and writing the answers, as
+bytes on both ends; in one process, without a network, and without charging (a charge is one acquisition of
+the kind's, for each tenant that is in use).
 """
 
 from __future__ import annotations
@@ -15,8 +14,8 @@ from typing import Any
 import numpy as np
 from envoy.service.rate_limit_quota.v3 import rlqs_pb2
 
-from bursar.integrations.envoy.fleet import FleetBook
-from bursar.integrations.envoy.split import Terms
+from bursar.integrations.envoy.accounts import Line, Terms
+from bursar.integrations.envoy.ledger import Ledger
 from bursar.integrations.envoy.wire import read_report, write_orders
 from bursar.world import SECOND_NS
 
@@ -45,17 +44,15 @@ def run(quick: bool) -> dict[str, Any]:
     tenants = 10_000 if quick else 100_000
     rng = np.random.default_rng(7)
     names = [f"tenant-{number}" for number in range(tenants)]
-    limit = np.full(tenants, 1000, np.int64)
-    terms = Terms(limit // 10, limit, np.ones_like(limit), int(limit.sum()) // 2)
     before = read_memory_bytes()
-    book = FleetBook(names, terms, 0, fresh=True)
-    slots = [book.join(0) for _ in range(ENVOYS)]
+    ledger = Ledger(lambda tenant: Terms(1000.0, 50.0), keeps=False, quiet_ns=0)
+    lines = [Line(slot, 0) for slot in range(ENVOYS)]
     took: dict[str, list[float]] = {}
     now = 0
     for number in range(4 if quick else 6):
         now += REPORT_NS
-        reports = [make_report(names, rng.integers(0, 300, tenants), 5 if number else 0) for _ in slots]
-        for name, seconds in _time_round(book, now, slots, reports).items():
+        reports = [make_report(names, rng.integers(0, 300, tenants), 5 if number else 0) for _ in lines]
+        for name, seconds in _time_round(ledger, now, lines, reports).items():
             took.setdefault(name, []).append(seconds)
         del reports
     held_mib = (read_memory_bytes() - before) / 2**20
@@ -74,25 +71,24 @@ def run(quick: bool) -> dict[str, Any]:
     }
 
 
-def _time_round(book: FleetBook, now: int, slots: list[int | None], reports: list[bytes]) -> dict[str, float]:
+def _time_round(ledger: Ledger, now: int, lines: list[Line], reports: list[bytes]) -> dict[str, float]:
     marks = [time.perf_counter()]
-    lines = []
-    for report in reports:
-        message = rlqs_pb2.RateLimitQuotaUsageReports.FromString(report)
-        lines.append(read_report(message, book.rows))
+    read = [read_report(rlqs_pb2.RateLimitQuotaUsageReports.FromString(report))[0] for report in reports]
     marks.append(time.perf_counter())
-    for slot, line in zip(slots, lines, strict=True):
-        assert slot is not None, "there is room for three"
-        book.report(now, slot, line.rows, line.elapsed_s, line.allowed, line.denied)
-    marks.append(time.perf_counter())
-    orders = book.decide(now)
+    orders: list[dict[str, tuple[int, int]]] = []
+    for line, found in zip(lines, read, strict=True):
+        line.heard_at, told_all = now, {}
+        for tenant, elapsed_s, allowed, denied, _ in found:
+            account = ledger.report(now, line, tenant, elapsed_s, allowed, denied)
+            assert account is not None, "each has terms"
+            told, _tokens = ledger.plan(now, account, renew=line.slot)
+            ledger.send(now, account, told, 8 * SECOND_NS)
+            for each in told:
+                told_all[tenant] = each.rate, each.burst
+        orders.append(told_all)
     marks.append(time.perf_counter())
     for order in orders:
-        rates = {
-            book.tenants[row]: rate
-            for row, rate in zip(order.rows.tolist(), order.rates.tolist(), strict=True)
-        }
-        write_orders(rates, 8, 0.2)
+        write_orders(order, 8)
     marks.append(time.perf_counter())
-    steps = ("read reports", "take in", "decide", "write assignments")
+    steps = ("read reports", "take in and plan", "write assignments")
     return {name: marks[k + 1] - marks[k] for k, name in enumerate(steps)}

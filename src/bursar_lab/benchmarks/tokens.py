@@ -23,6 +23,7 @@ from bursar.pools.engine_book import EngineBook
 from bursar.pools.layout import AMOUNT_MAX
 from bursar.pools.monitor import Monitor
 from bursar.pools.monitor_book import MonitorBook
+from bursar.pools.rounds import Rounds
 from bursar.runtime.clock import BootClock
 from bursar.runtime.redis_words import RedisWords
 from bursar.runtime.words import SharedWords
@@ -43,7 +44,7 @@ def run(quick: bool) -> dict[str, Any]:
     count = 20_000 if quick else 300_000
     with tempfile.TemporaryDirectory(prefix="bursar-tokens-") as folder, run_redis(folder) as url:
         memory = {"bursar": _make_bursar(SharedWords(Path(folder) / "words")), **_make_peers()}
-        redis = {"bursar": _make_bursar(RedisWords.at(url)), **_make_redis_peers(url)}
+        redis = {"bursar": asyncio.run(_make_far_bursar(url)), **_make_redis_peers(url)}
         rows = _measure(memory, "memory", count, (1, THREADS))
         rows += _measure(redis, "redis", count // 50, (1,), own=count)
         rows += [
@@ -94,6 +95,22 @@ def _make_bursar(words: Words) -> Take:
     Monitor(clock, words, book).check()
     engine = Engine(clock, words, EngineBook("bench", "a", period_ns=period_ns))
     engine.tick()
+    if not engine.take():
+        raise BursarError("the engine has no tokens: nothing to measure")
+    return engine.take
+
+
+async def _make_far_bursar(url: str) -> Take:
+    """Rounds bring tokens; taking one never waits for them."""
+    clock, words = BootClock(), RedisWords(url)
+    period_ns = 600 * SECOND_NS
+    book = MonitorBook("bench", FixedCapacity(AMOUNT_MAX), period_ns=period_ns)
+    book.join("a", AMOUNT_MAX // 2)
+    engine = Engine(clock, None, EngineBook("bench", "a", period_ns=period_ns, looks_first=True))
+    rounds = Rounds(clock, words, book, lambda: [engine], lambda: None)
+    for _ in range(2):
+        await rounds.round()
+    await words.close()
     if not engine.take():
         raise BursarError("the engine has no tokens: nothing to measure")
     return engine.take

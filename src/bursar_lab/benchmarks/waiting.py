@@ -67,7 +67,7 @@ async def _measure(waiting: int, aged: bool, tasks: int) -> dict[str, Any]:
         await done.acquire()
     cpu, wall = time.process_time() - cpu, time.monotonic() - wall
     for instance, world in zip(instances, worlds, strict=True):
-        instance.is_stopping = True
+        instance.member.is_stopping = True
         await world.close()
     return {
         "waiting": waiting,

@@ -21,8 +21,10 @@ BENCHMARKS = {
     "metrics": "bursar_lab.benchmarks.metrics:run",
     "network": "bursar_lab.benchmarks.network:run",
     "quotas": "bursar_lab.benchmarks.quotas:run",
+    "quotas-scale": "bursar_lab.benchmarks.quota_scale:run",
     "shares": "bursar_lab.benchmarks.shares:run",
     "stores": "bursar_lab.benchmarks.stores:run",
+    "tasks": "bursar_lab.benchmarks.tasks:run",
     "tokens": "bursar_lab.benchmarks.tokens:run",
 }
 """Name -> "module:function", called as function(quick: bool) -> dict (see `findings`)."""

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from bursar_lab.storm.planted import Bug
 
 KINDS = ("rate", "share", "pool", "quota", "claim", "all")
-STORES = ("sqlite", "zookeeper")
+STORES = ("sqlite", "zookeeper", "postgresql", "etcd")
 SETTINGS = ("defaults", "drawn")
 NODES_MAX = 9
 
@@ -41,7 +41,7 @@ def _make_storm(kind: str) -> Callable[..., None]:
     def storm(
         minutes: Annotated[float, typer.Option(min=0.2, help="How long.")] = 1.0,
         seed: Annotated[int, typer.Option(help="Everything is drawn by it.")] = 1,
-        store: Annotated[str, typer.Option(help="sqlite or zookeeper.")] = "sqlite",
+        store: Annotated[str, typer.Option(help="sqlite, zookeeper, postgresql or etcd.")] = "sqlite",
         nodes: Annotated[int, typer.Option(min=1, max=NODES_MAX, help="How many at the beginning.")] = 3,
         settings: Annotated[str, typer.Option(help="defaults, or drawn from the schema.")] = "defaults",
         out: Out = None,
@@ -66,7 +66,7 @@ def _make_storm(kind: str) -> Callable[..., None]:
     storm.__doc__ = f"""Storm {what}, and judge what clients were told.
 
     A folder is left with the histories, the logs and the verdict. Exits with 1 if a promise was
-    broken.
+    broken, or if it could not be judged.
 
     Example: bursar storm {kind} --minutes 1 --seed 7
     """

@@ -20,7 +20,7 @@ from typing import Any
 
 from bursar.demo.ports import find_free_port
 from bursar.errors import BursarError
-from bursar_lab.experiments.envoy.processes import Bursar
+from bursar_lab.experiments.envoy.processes import Bursar, find_ports
 from bursar_lab.processes import Process, start_memcached
 
 SEED = 20_261
@@ -153,7 +153,7 @@ async def bombard_envoy(process: Bursar, seconds: float) -> dict[str, Any]:
     import grpc
     from envoy.service.rate_limit_quota.v3 import rlqs_pb2
 
-    from bursar.integrations.envoy.server import SERVICE
+    from bursar.integrations.envoy.quotas import SERVICE
 
     method = f"/{SERVICE}/StreamRateLimitQuotas"
 
@@ -199,8 +199,9 @@ def envoy(out: Path, quick: bool) -> dict[str, Any]:
     with tempfile.TemporaryDirectory() as folder:
         policy = Path(folder) / "policy.toml"
         policy.write_text(POLICY.format(state=Path(folder) / "state"))
-        process = Bursar(policy, find_free_port(), out / "fuzz-envoy.log", ("--level", "error"))
+        process = Bursar(policy, find_ports(), out / "fuzz-envoy.log", ("--level", "error"))
         try:
+            process.wait_until_ready()
             return asyncio.run(bombard_envoy(process, QUICK_S if quick else FULL_S))
         finally:
             process.stop()

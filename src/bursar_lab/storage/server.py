@@ -18,9 +18,9 @@ from pathlib import Path
 from bursar.errors import BursarError, NetworkError, UsageError
 from bursar.runtime import logs
 from bursar.shares.filter import Filter
-from bursar.shares.handout import Handout, Line
+from bursar.shares.handout import Handout, Line, Lines
 from bursar.shares.queues import Request
-from bursar.shares.target import FilterRules, Seen, read_usage
+from bursar.shares.target import FilterRules, Seen
 from bursar.world import SECOND_NS
 from bursar_lab.storage.device import Device
 from bursar_lab.storage.protocol import (
@@ -102,7 +102,7 @@ class Scheduler:
 
     async def collect(self) -> Seen:
         with self._changed:
-            return read_usage(self._filter.collect())
+            return Seen(demand=self._filter.collect())
 
     async def apply(self, handout: Handout) -> None:
         with self._changed:
@@ -122,7 +122,7 @@ class Scheduler:
             for name, weight in weights.items()
         }
         with self._changed:
-            self._rules.apply(Handout(0, capacity_bytes, lines), time.monotonic_ns())
+            self._rules.apply(Handout(0, capacity_bytes, Lines.of(lines)), time.monotonic_ns())
 
 
 class StorageServer:

@@ -14,8 +14,9 @@ from typing import Any
 
 from bursar.errors import UsageError
 from bursar.sim.faults import Faults
+from bursar.sim.orders import OrderedWorld, OrderSearch
 from bursar.sim.scenario import Scenario
-from bursar.sim.search import SmallWorld
+from bursar.sim.search import Search, SmallWorld
 from bursar.sim.simulation import Run, Simulation
 
 LAB = "bursar_lab"
@@ -45,13 +46,17 @@ def make_scenario(name: str) -> Scenario:
     return scenario
 
 
-def make_small_world(name: str) -> SmallWorld:
-    """The small world of a scenario, to be searched."""
+def make_search(name: str) -> Search | OrderSearch:
+    """The search of the small world of a scenario."""
     make = _find(name, "SMALL_WORLD")
     world = make() if callable(make) else make
+    if isinstance(world, OrderedWorld):
+        return OrderSearch(make)
     if not isinstance(world, SmallWorld):
-        raise UsageError(f"{name} is no small world: derive it from bursar.sim.search.SmallWorld")
-    return world
+        raise UsageError(
+            f"{name} is no small world: derive it from sim.search.SmallWorld or sim.orders.OrderedWorld"
+        )
+    return Search(world)
 
 
 def run_seed(name: str, seed: int, *, faults: Faults | None = None, keep: int | None = None) -> Run:

@@ -24,6 +24,8 @@ RANGES: Ranges = {
     "max_tenants": (len(RESERVATIONS) + 1, 50),
     "period": ("200ms", "400ms"),
     "batch": (1, 10, 50),
+    "pacing": (True, False),
+    "nodes": (),  # each is a pool as this one
     "words": (),  # the simulator has words of its own
 }
 
@@ -43,9 +45,13 @@ class PoolPolicies:
         limited = (
             {} if self._plain else {name: each for name, each in LIMITS.items() if draw.random() < CHANCE}
         )
+        self.shared = draw.random() < CHANCE
+        """Whether several programs serve the same tenants."""
+        if self.shared:
+            terms["words"] = "shm:///sim"
         self.first = _read(terms, _write_tenants(period, limited))
         self.limits = {**limited, **dict.fromkeys(GUESTS, GUEST_LIMIT)}
-        """Tokens a period at one program, of those that have a limit."""
+        """Tokens a period, of those that have a limit."""
 
     def change(self) -> PoolPolicy:
         """Other terms, of those that may change while it runs: what is counted by stays."""
@@ -55,7 +61,8 @@ class PoolPolicies:
         terms = {**draw_terms(self._draw, POOL, RANGES), "period": period, "capacity": "auto"}
         drawn = _read(terms, _write_tenants(period, {}))
         same = {
-            name: getattr(self.first, name) for name in ("capacity", "client_capacity", "tenants", "shadow")
+            name: getattr(self.first, name)
+            for name in ("capacity", "client_capacity", "tenants", "shadow", "words")
         }
         return msgspec.structs.replace(drawn, **same)
 

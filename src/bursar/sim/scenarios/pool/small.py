@@ -8,11 +8,11 @@ from typing import Any, NamedTuple
 from bursar.book import Effects
 from bursar.pools.capacity import FixedCapacity
 from bursar.pools.engine_book import EngineBook
-from bursar.pools.layout import Add, Operation, Read, Swap, Write, perform
+from bursar.pools.layout import perform
 from bursar.pools.monitor_book import MonitorBook
 from bursar.sim.scenario import require
 from bursar.sim.search import Budget, Move, SmallWorld, State
-from bursar.world import MILLISECOND_NS, Words
+from bursar.world import MILLISECOND_NS, Add, Read, Swap, WordOperation, Words, Write
 
 
 class Ground(NamedTuple):
@@ -22,7 +22,7 @@ class Ground(NamedTuple):
     spent: tuple[tuple[int, int], ...] = ()
 
 
-def apply(words: dict[str, int], operation: Operation) -> int:
+def apply(words: dict[str, int], operation: WordOperation) -> int:
     """One operation on words that are a plain dict; what the word was."""
     before = words.get(operation.word, 0)
     match operation:
@@ -44,7 +44,7 @@ class Stepped:
 
     def __init__(self, book: Any) -> None:
         self.book = book
-        self.doing: Operation | None = None
+        self.doing: WordOperation | None = None
 
     def step(self, now_ns: int, words: dict[str, int]) -> None:
         assert self.doing is not None, "there is an operation to do"

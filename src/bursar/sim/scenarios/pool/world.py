@@ -15,7 +15,7 @@ from bursar.errors import Refused, Unknown
 from bursar.policy import PoolPolicy
 from bursar.pools.engine import Engine
 from bursar.pools.engine_book import EngineBook
-from bursar.pools.layout import TICK_NS, Write, perform, unpack_report
+from bursar.pools.layout import TICK_NS, perform, unpack_report
 from bursar.pools.monitor import Monitor
 from bursar.pools.monitor_book import MonitorBook
 from bursar.pools.resource import UNPROFILED_TOKENS, PoolDecider, estimate_capacity
@@ -27,9 +27,10 @@ from bursar.sim.operators import fetch_lot, leave, look_often
 from bursar.sim.scenario import Boot, Scenario, require
 from bursar.sim.scenarios.pool.policies import CAPACITY, GUESTS, RESERVATIONS, PoolPolicies
 from bursar.sim.scenarios.pool.small import Stepped
-from bursar.world import MILLISECOND_NS, SECOND_NS, World
+from bursar.world import MILLISECOND_NS, SECOND_NS, World, Write
 
 BATCH = 10
+TWIN, TWINS, TWIN_LIMIT = "twin", ("twin/1", "twin/2"), 30
 PAUSE_MAX_NS = 6 * MILLISECOND_NS
 HESITATES = 0.2
 CHANGES = 0.05
@@ -99,13 +100,13 @@ class PoolScenario(Scenario):
 
     def __init__(self) -> None:
         self.spent: dict[int, int] = {}
-        self._program: CountingDecider | None = None
+        self._programs: dict[str, CountingDecider] = {}
         self._books: dict[str, MonitorBook] = {}
         self._looked = 0
         self._total = 0
         self._total_when_healed = 0
-        self._lives = 0
-        self._limited: dict[tuple[str, int, int], int] = {}
+        self._lives: dict[str, int] = {}
+        self._limited: dict[tuple[str, str, int, int], int] = {}
         self._capacities: dict[int, int] = {}
         self._pause_max_ns = PAUSE_MAX_NS
 
@@ -125,7 +126,9 @@ class PoolScenario(Scenario):
         self._pause_max_ns = PAUSE_MAX_NS * period_ns // (200 * MILLISECOND_NS)
         monitors = dict.fromkeys(("monitor", "standby"), self._boot_monitor)
         clients = {"a": self._boot_client, "b": self._boot_client, "c": self._boot_engine}
-        return {**monitors, **clients, "program": self._boot_program}
+        programs = ("program", "another") if self.policies.shared else ("program",)
+        twins = dict.fromkeys(TWINS if self.policies.shared else (), self._boot_twin)
+        return {**monitors, **clients, **twins, **dict.fromkeys(programs, self._boot_program)}
 
     async def _boot_monitor(self, world: World) -> None:
         estimate = estimate_capacity(self.policy)
@@ -154,7 +157,25 @@ class PoolScenario(Scenario):
             await self._pause(world)
             wanted = world.random.randrange(0, 4 * BATCH)
             await step_through(world, Stepped(book), wanted)
-            self._spend(book, book.period, min(wanted, book.usable(world.clock.now())), world.clock.now())
+            self._spend(world, book, min(wanted, book.usable(world.clock.now())))
+
+    async def _boot_twin(self, world: World) -> None:
+        """One of two processes that serve one tenant, which has a limit and reserves nothing; it stands
+        still between any two operations."""
+        book = self.engine_book(
+            "pool",
+            TWIN,
+            period_ns=self.policy.period_ns,
+            batch=BATCH,
+            limit=TWIN_LIMIT,
+            reserves=False,
+            shares_limit=True,
+        )
+        while True:
+            await self._pause(world)
+            await step_through(world, Stepped(book), world.random.randrange(0, 2 * BATCH))
+            if book.take(world.clock.now(), tokens := book.usable(world.clock.now())):
+                self._note(world, book.period, tokens, TWIN)
 
     async def _pause(self, world: World) -> None:
         lazy = world.random.random() < LAZY
@@ -174,7 +195,7 @@ class PoolScenario(Scenario):
             for _ in range(world.random.randrange(1, 4 * BATCH)):
                 if not engine.take():
                     break
-                self._note(book.period, 1)
+                self._note(world, book.period, 1)
 
     async def _boot_program(self, world: World) -> None:
         """The pool as programs use it, at the front door; each has an engine of every tenant."""
@@ -183,9 +204,9 @@ class PoolScenario(Scenario):
         decider.used = {}
         resource = CountingResource(world, decider, self.policy)
         await resource.start()
-        self._program = decider
+        self._programs[world.name] = decider
         self._books[world.name] = decider._book
-        self._lives += 1
+        self._lives[world.name] = self._lives.get(world.name, 0) + 1
         for number in range(3):
             for tenant in (*RESERVATIONS, *GUESTS):
                 world.spawn(self._call(world, resource, tenant), f"{tenant}.{number}")
@@ -199,8 +220,8 @@ class PoolScenario(Scenario):
         while True:
             await world.clock.sleep(world.random.randrange(0, 4 * self.policy.period_ns))
             await resource.reconfigure(self.policies.change())
-            if world.random.random() < 0.3 and self._program is not None:
-                operation = self._program._book.resign()
+            if world.random.random() < 0.3 and world.name in self._programs:
+                operation = self._programs[world.name]._book.resign()
                 if operation is not None:
                     perform(world.words, operation)
 
@@ -215,60 +236,61 @@ class PoolScenario(Scenario):
             await self._pause(world)
             amount = world.random.randrange(1, COST_MAX)
             if world.random.random() < HASTY:
-                await self._try(resource, tenant, amount)
+                await self._try(world, resource, tenant, amount)
                 continue
             acquiring = resource.acquire(tenant, amount, wait=world.random.choice([0.0, 0.01, 0.5]))
             if world.random.random() < IMPATIENT:
-                task = world.spawn(self._hold(acquiring), f"impatient.{tenant}")
+                task = world.spawn(self._hold(world, acquiring), f"impatient.{tenant}")
                 await world.clock.sleep(world.random.randrange(0, self._pause_max_ns))
                 task.cancel()
                 continue
             try:
                 async with acquiring as grant:
-                    self._note(grant.period, amount, tenant)
+                    self._note(world, grant.period, amount, tenant)
                     if world.random.random() < WASTEFUL:
                         await self._pause(world)
                         used = world.random.randrange(0, amount)
                         grant.settle(used)
-                        self._note(grant.period, used - amount, tenant)
+                        self._note(world, grant.period, used - amount, tenant)
             except (Refused, Unknown):
                 continue
 
-    async def _try(self, resource: Resource, tenant: str, amount: int) -> None:
+    async def _try(self, world: World, resource: Resource, tenant: str, amount: int) -> None:
         """What there is, at once; if it is not enough, see that there is something next time."""
         grant = resource.try_acquire(tenant, amount)
         if grant is None:
             await fetch_lot(resource, tenant)
             return
-        self._note(grant.period, amount, tenant)
+        self._note(world, grant.period, amount, tenant)
         await grant.release()
 
-    async def _hold(self, acquiring: Acquisition) -> None:
+    async def _hold(self, world: World, acquiring: Acquisition) -> None:
         """Acquire, and be cancelled at some moment of it."""
         try:
             grant = await acquiring
         except (Refused, Unknown):
             return
-        self._note(grant.period, grant.amount, grant.tenant)
+        self._note(world, grant.period, grant.amount, grant.tenant)
 
-    def _spend(self, book: EngineBook, period: int, tokens: int, now: int) -> None:
-        if book.take(now, tokens):
-            self._note(period, tokens)
+    def _spend(self, world: World, book: EngineBook, tokens: int) -> None:
+        if book.take(world.clock.now(), tokens):
+            self._note(world, book.period, tokens)
 
-    def _note(self, period: int, tokens: int, tenant: str = "") -> None:
+    def _note(self, world: World, period: int, tokens: int, tenant: str = "") -> None:
         if period == 0:
             return  # without a monitor, by what the policy says: charged to no period
-        limit = self.policies.limits.get(tenant)
+        limit = TWIN_LIMIT if tenant == TWIN else self.policies.limits.get(tenant)
         if limit is not None:
-            key = tenant, self._lives, period
+            # Over all programs and all their lives where they share the words; else in each.
+            where = ("", 0) if self.policies.shared else (world.name, self._lives[world.name])
+            key = tenant, *where, period
             used = self._limited[key] = self._limited.get(key, 0) + tokens
             require(used <= limit, f"{tenant} got {used} in period {period}, its limit is {limit}")
         self.spent[period] = self.spent.get(period, 0) + tokens
         self._total += tokens
 
     def crashed(self, name: str) -> None:
-        if name == "program":
-            self._program = None
+        self._programs.pop(name, None)
 
     def check(self) -> None:
         self._note_capacities()
@@ -296,9 +318,10 @@ class PoolScenario(Scenario):
         require(spent <= capacity, f"{spent} tokens were spent in period {period}, of {capacity}")
 
     def _check_lots(self) -> None:
-        decider = self._program
-        if decider is None:
-            return
+        for decider in self._programs.values():
+            self._check_lots_of(decider)
+
+    def _check_lots_of(self, decider: CountingDecider) -> None:
         ahead, most = decider.ahead.out, self._find_ahead_max()
         require(ahead <= most, f"{ahead} tokens are out ahead of use, at most {most} may be")
         for tenant in RESERVATIONS:

@@ -17,6 +17,9 @@ RANGES: Ranges = {
     "interval": ("100ms", "30ms", "250ms"),
     "half_life": ("60s", "1h"),
     "costs": ("requests", "bytes"),
+    "enforce": (),  # the simulator has no kernel to enforce in
+    "device": (),
+    "job_nodes": (),
 }
 TENANT_RANGES: Ranges = {"weight": (1, 4), "borrow": (240, 1000), "lend": (240, 800)}
 LASTING = ("costs", "half_life", "shadow")
@@ -53,7 +56,7 @@ class SharePolicies:
         kept = {key: value for key, value in (terms | lasting).items() if value is not None}
         tenants = {name: each for name, each in self._tenants.items() if name != "guest" or not without_guest}
         if open_to_all:
-            tenants["*"] = {"weight": WEIGHTS["guest"]}
+            tenants["*"] = self._tenants["guest"]  # also its caps: loans from before are not undone
         return self._read(self._fit(kept), tenants)
 
     def _draw_terms(self) -> Terms:

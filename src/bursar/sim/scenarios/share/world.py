@@ -8,8 +8,9 @@ its callers did.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 
-from bursar.errors import Refused
+from bursar.errors import Refused, UsageError
 from bursar.resource import PLACE_NS, Granted, Issue, Ticket
 from bursar.resource.door import Resource
 from bursar.resource.grants import Acquisition, Grant
@@ -43,6 +44,11 @@ LEAVE_NS = 12 * SECOND_NS
 
 SHADOW_NS = 100 * MILLISECOND_NS
 """Where nobody is refused or made to wait, callers rest up to so long after each request."""
+
+ANNOUNCE_NS = 900 * MILLISECOND_NS
+BURST_NS = 400 * MILLISECOND_NS
+BURST_MAX = 200
+"""One or another tenant announces a burst now and then: of so much at most, so far ahead and so long."""
 
 AHEAD_MAX = CAPACITY * PLACE_NS // SECOND_NS
 
@@ -83,6 +89,15 @@ class CountingResource(Resource):
         return grant
 
 
+@dataclass(slots=True)
+class Announced:
+    """A burst as its tenant knows of it: what it was owed then, and whether it asked for anything since."""
+
+    tokens: int
+    record: int
+    asked: bool = False
+
+
 async def _hold(acquiring: Acquisition) -> None:
     """Acquire, and be cancelled at some moment of it."""
     try:
@@ -107,6 +122,8 @@ class ShareScenario(Scenario):
         self._level_at = 0
         self._served: dict[str, int] = {}
         self._asked: dict[str, int] = {}
+        self._announced: dict[str, Announced] = {}
+        self._burst_most: dict[str, int] = {}
         self._calm = False
         self._fair_from: int | None = None
         self._guests = True
@@ -134,13 +151,14 @@ class ShareScenario(Scenario):
         await resource.start()
         self._resource, self._seen, self._guests = resource, 0, True
         # A new life's gate knows nothing of what the last one let through.
-        self._level, self._asked = 0.0, {}
+        self._level, self._asked, self._announced = 0.0, {}, {}
         for tenant in WEIGHTS:
             world.spawn(self._live(world, resource, tenant), f"tenant.{tenant}")
         looks = self.sim.chance.stream("looks")
         world.spawn(look_often(world, resource, list(WEIGHTS), looks), "looks")
         world.spawn(self._change_tenants(world, resource), "policy")
         world.spawn(self._leave(world, resource), "leaving")
+        world.spawn(self._announce(world, resource), "bursts")
 
     async def _live(self, world: World, resource: Resource, tenant: str) -> None:
         """Idle, a little busy, or backlogged, for a while each; backlogged once all is healed."""
@@ -154,14 +172,33 @@ class ShareScenario(Scenario):
                 world.spawn(asking, f"ask.{tenant}.{number}")
             await world.clock.sleep(mood_ns)
 
+    async def _announce(self, world: World, resource: CountingResource) -> None:
+        """Bursts are announced by tenants that may be idle, busy, or never come to it."""
+        while not self._calm:
+            await world.clock.sleep(world.random.randrange(0, ANNOUNCE_NS))
+            tenant, tokens = world.random.choice(list(WEIGHTS)), world.random.randrange(1, BURST_MAX)
+            after, lasting = (world.random.randrange(1, BURST_NS) / SECOND_NS for _ in range(2))
+            try:
+                await resource.verb("announce", tenant=tenant, tokens=tokens, after=after, lasting=lasting)
+            except UsageError:
+                continue  # the guest has left
+            self._burst_most[tenant] = max(tokens, self._burst_most.get(tenant, 0))
+            record, asked = resource.decider.book.record(tenant), tenant in self._asked
+            self._announced[tenant] = Announced(tokens, max(0, record), asked)
+
+    def _note_asked(self, tenant: str, amount: int) -> None:
+        self._asked[tenant] = self._asked.get(tenant, 0) + amount
+        if tenant in self._announced:
+            self._announced[tenant].asked = True
+
     async def _ask(self, world: World, resource: Resource, tenant: str, until: int, trickle: bool) -> None:
         while world.clock.now() < until:
             amount = world.random.randrange(1, 3 if trickle else COST_MAX + 1)
-            self._asked[tenant] = self._asked.get(tenant, 0) + amount
+            self._note_asked(tenant, amount)
             if world.random.random() < 0.1:
                 resource.try_acquire(tenant, amount)
                 await world.clock.sleep(PAUSE_NS)
-                self._asked[tenant] = self._asked.get(tenant, 0) + 1
+                self._note_asked(tenant, 1)
                 await fetch_lot(resource, tenant)
             else:
                 await self._acquire(world, resource, tenant, amount)
@@ -219,6 +256,7 @@ class ShareScenario(Scenario):
             return
         self._seen = decider.book.number
         self._check_records(decider.book)
+        self._check_bursts(decider)
         self._check_handout(decider.book.handout, decider.book.interval_ns)
         self._check_demand(decider)
 
@@ -259,8 +297,25 @@ class ShareScenario(Scenario):
         tokens taken ahead are no part of it."""
         for tenant, line in decider.book.handout.lines.items():
             asked = self._asked.get(tenant, 0)
+            if decider.book.bursts.get(tenant) is not None:
+                asked = max(asked, self._burst_most.get(tenant, 0))
             require(line.demand <= asked, f"{tenant} counts as wanting {line.demand}, and asked for {asked}")
         self._asked = dict(decider.waiting_tokens())
+
+    def _check_bursts(self, decider: CountingDecider) -> None:
+        """Of a tenant that asks for nothing no more is kept than it announced, and nothing once the time
+        of its burst is over: announcing is no way to credit."""
+        book, waiting = decider.book, decider.waiting_tokens()
+        for tenant, announced in list(self._announced.items()):
+            is_open = book.bursts.get(tenant) is not None
+            if not announced.asked and not waiting.get(tenant):
+                most = announced.record + (announced.tokens if is_open else 0)
+                record = book.record(tenant)
+                require(record <= most, f"{tenant} is owed {record} by a burst of which it used nothing")
+            else:
+                announced.asked = True
+            if not is_open:
+                del self._announced[tenant]
 
     def healed(self) -> None:
         self._calm = True
