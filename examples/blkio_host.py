@@ -6,7 +6,6 @@ Two programs read the disk as fast as they can, each in its control group; bursa
 their shares, and lifts the limits when it ends.
 """
 
-import json
 import os
 import subprocess
 import sys
@@ -55,14 +54,18 @@ def main(disk: str) -> None:
 def share(
     controller: Controller, groups: dict[str, str], file: Path, readers: list[subprocess.Popen[bytes]]
 ) -> None:
-    config = file.with_name("config.json")
-    weights = {"gold": 3, "bronze": 1}
-    tenants = {name: {"path": path, "weight": weights[name]} for name, path in groups.items()}
-    config.write_text(json.dumps({"device": str(file), "tenants": tenants, "capacity_bytes": CAPACITY}))
-    command = [sys.executable, "-m", "bursar.integrations.blkio", str(config)]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as bursar:
-        assert bursar.stdout is not None
-        print(next(line for line in bursar.stdout if line.startswith("ready")).strip())
+    policy = file.with_name("policy.toml")
+    enforce = "blkio" if controller.version == 1 else "io.max"
+    policy.write_text(
+        f'[daemon]\nlisten = "127.0.0.1:0"\nhttp = "127.0.0.1:0"\nstate = "{file.parent}/state"\n'
+        f'[resource.disk]\nkind = "share"\nenforce = "{enforce}"\ndevice = "{file}"\n'
+        f'costs = "bytes"\ncapacity = "{CAPACITY}B/s"\n[resource.disk.tenant]\n'
+        f'"{groups["gold"]}" = {{ weight = 3 }}\n"{groups["bronze"]}" = {{ weight = 1 }}\n'
+    )
+    command = [sys.executable, "-m", "bursar", "serve", str(policy)]
+    with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as bursar:
+        assert bursar.stderr is not None
+        print(next(line for line in bursar.stderr if "daemon.ready" in line).split()[2], "is ready")
         for path in groups.values():
             read = [sys.executable, "-c", READ, str(controller.root / path), str(file)]
             readers.append(subprocess.Popen(read))

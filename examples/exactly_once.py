@@ -14,7 +14,7 @@ import tempfile
 from pathlib import Path
 
 import bursar
-from bursar.claims.guards import SqlGuard
+from bursar.integrations.guards import SqlGuard
 
 TRANSFERS = 20
 POLICY = """
@@ -69,15 +69,14 @@ async def main() -> None:
     names = [name for (name,) in bank.execute("SELECT name FROM account")]
     async with b:
         workers = [start_worker("one"), start_worker("two")]
-        accounts = b.resource("accounts")
-        ids = [
+        tasks = [
             await b.submit(deposit, tenant="bank", key=f"transfer-{number}", account=names[number % 4])
             for number in range(TRANSFERS)
         ]
         await asyncio.sleep(0.5)
         workers[0].send_signal(signal.SIGKILL)
         print("a worker was killed")
-        ends = [await accounts.verb("wait_for", id=id, timeout=60) for id in ids]
+        ends = [await task.ended(wait=60) for task in tasks]
         for worker in workers:
             worker.terminate()
             worker.wait()
