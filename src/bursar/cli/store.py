@@ -125,8 +125,11 @@ def copy(
 
 
 def adopt(
-    state: Annotated[Path, typer.Option(help="A node's state directory, which belongs to the lost store.")],
     store: StoreUrl = None,
+    state: Annotated[
+        Path | None,
+        typer.Option(help="A node's state directory; none if all were lost.", show_default=False),
+    ] = None,
     policy: OfPolicy = None,
     yes: Annotated[bool, typer.Option("--yes", help="Do it without asking.")] = False,
 ) -> None:
@@ -139,7 +142,7 @@ def adopt(
     """
     if not yes:
         raise UsageError("this ties the nodes to another store for good: stop them all, then add --yes")
-    known = _read_state(state)
+    known = None if state is None else _read_state(state)
 
     async def act(world: World) -> Identity:
         from bursar.fleet import identity

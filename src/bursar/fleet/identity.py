@@ -2,9 +2,10 @@
 
 The first node to use a store gives it a name of its own, and every node keeps (uuid, epoch) in its
 state. A store that was deleted and made anew has another name; one that was restored from a backup
-has an epoch below what the nodes have seen, if it was adopted since. In both cases what the nodes
-have in their state (ledgers, fences) does not belong to what the store has, and they stop. `adopt`
-makes the store theirs again: it takes the name over and raises the epoch.
+has an epoch below what the nodes have seen, if it was adopted since, and otherwise an older mark
+(`bursar.runtime.marks`). In each case what the nodes have in their state (ledgers, fences) does not
+belong to what the store has, and they stop. `adopt` makes the store theirs again: it takes the name
+over and raises the epoch.
 """
 
 from __future__ import annotations
@@ -54,11 +55,16 @@ def check_identity(known: Identity | None, found: Identity, url: str, state: str
     )
 
 
-async def adopt(store: Store, known: Identity, *, by: str, at_ns: int) -> Identity:
-    """Make this store the one that the state belongs to, in a new epoch."""
+async def adopt(store: Store, known: Identity | None, *, by: str, at_ns: int) -> Identity:
+    """Make this store the one that the state belongs to, in a new epoch. Without a state it stays the one
+    that it was. Raises UsageError."""
     await layout.prepare(store)
     await store.sync()
     found = await layout.fetch(store, IDENTITY, Identity)
+    if known is None:
+        if found is None:
+            raise UsageError("no node ever used this store: nodes without state can start on it as it is")
+        known = found[0]
     epoch = max(known.epoch, found[0].epoch if found else 0) + 1
     adopted = Identity(uuid=known.uuid, epoch=epoch, since_ns=at_ns)
     data = layout.write(adopted)

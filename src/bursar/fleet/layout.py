@@ -12,6 +12,7 @@
 /fleet/members/NAME             Member: a node that was let in
 /fleet/tokens/ID                Token: who may do what (`bursar.fleet.rights`)
 /fleet/audit/0000000012         Entry: who changed what (`bursar.fleet.audit`)
+/fleet/marks/NAME               what the node wrote last, which it keeps too (`bursar.runtime.marks`)
 """
 
 from __future__ import annotations
@@ -36,7 +37,8 @@ NODES = f"{ROOT}/nodes"
 MEMBERS = f"{ROOT}/members"
 TOKENS = f"{ROOT}/tokens"
 AUDIT = f"{ROOT}/audit"
-FOLDERS = (VERSIONS, CHUNKS, TENANTS, NODES, MEMBERS, TOKENS, AUDIT)
+MARKS = f"{ROOT}/marks"
+FOLDERS = (VERSIONS, CHUNKS, TENANTS, NODES, MEMBERS, TOKENS, AUDIT, MARKS)
 
 SHARDS = 256
 
@@ -118,6 +120,10 @@ def node_path(name: str) -> str:
 
 def member_path(name: str) -> str:
     return f"{MEMBERS}/{quote_name(name)}"
+
+
+def mark_path(name: str) -> str:
+    return f"{MARKS}/{quote_name(name)}"
 
 
 def quote_name(name: str) -> str:

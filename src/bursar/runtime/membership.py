@@ -25,7 +25,9 @@ from bursar.fleet.layout import Identity, NodeRecord, Version, list_nodes
 from bursar.fleet.tokens import check_join
 from bursar.policy import Policy
 from bursar.runtime import logs
+from bursar.runtime.marks import Mark
 from bursar.runtime.routes import Address
+from bursar.runtime.session_record import name_store
 from bursar.runtime.token_files import read_token
 from bursar.runtime.world import LiveWorld
 from bursar.world import StoreName
@@ -47,7 +49,8 @@ class Membership:
         self.view: FleetView = world.fleet
         self._world = world
         self._given = given
-        self._store = store
+        self._store = name_store(store)
+        self._mark = Mark(world, self._store)
         self._by = f"node {world.name}"
         settings = given.daemon
         world.sockets.is_member = lambda name: name in settings.peers or self.view.is_member(name)
@@ -96,7 +99,10 @@ class Membership:
         known = None if data is None else read_known(data)
         check_identity(known, found, self._store, self._given.daemon.state)
         self.view.store = StoreName(found.uuid, found.epoch, found.since_ns)
-        if known != found:
+        if known == found:
+            await self._mark.check()
+        else:
+            self._mark.forget()
             self._world.node.keep(STORE_FILE, msgspec.json.encode(found))
 
     async def _says_the_same(self) -> bool:
@@ -160,6 +166,8 @@ class Membership:
         """Take the node's place: before its resources are opened, which another node of its name must not
         have open. Raises UsageError."""
         await self.follower.enter(await self._check_right())
+        if self._store != MEMORY:
+            await self._mark.renew()
 
     async def _check_right(self) -> str:
         """By whose right it joins. Raises DeniedError."""
@@ -170,6 +178,8 @@ class Membership:
     def follow(self) -> None:
         """The resources are open: what changes from now on is for them."""
         self.follower.start()
+        if self._store != MEMORY:
+            self._world.spawn(self._mark.keep_renewing(), "fleet.mark")
 
     async def leave(self) -> None:
         await self.follower.leave()
