@@ -128,7 +128,7 @@ def test_mistakes_are_explained(operator: Operator, arguments: list[str], says: 
 def test_the_store_says_what_it_is(operator: Operator) -> None:
     operator.do("apply", operator.write(POLICY), "--yes")
     found = json.loads(operator.do("store", "show"))
-    assert found == {"uuid": None, "epoch": None, "sealed": "", "policy_version": 1}
+    assert found == {"uuid": None, "epoch": None, "form": None, "sealed": "", "policy_version": 1}
     assert "no node was ever up" in operator.do("node", "list")
 
 

@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import asyncio
+import hashlib
+from collections.abc import Iterator, Mapping
+from typing import Any
 
 import pytest
 from texts import BOTH, CACHE, LLM
 
 from bursar.errors import FormatError, UsageError
 from bursar.fleet import audit, documents, layout
-from bursar.fleet.documents import ConflictError, read_document, write_document
+from bursar.fleet.documents import SCHEMA, ConflictError, read_document, write_document
+from bursar.policy.schema import make_schema
 from bursar.world import Store
 
 
@@ -82,3 +86,26 @@ async def test_every_version_has_its_line_in_the_audit(store: Store) -> None:
     assert [(each.by, each.what, each.name, each.detail, each.at_ns) for each in entries] == [
         ("ann", "policy", "version 1", "why not", 7)
     ]
+
+
+KEYS = {2: "21c96477ea7d524c"}
+"""Of the keys that policies of each form may have: those of a form that nodes may run do not change."""
+
+
+def list_keys(schema: Any, path: str = "") -> Iterator[str]:
+    if isinstance(schema, Mapping):
+        for name in schema.get("properties", {}):
+            yield f"{path}.{name}"
+        for name, below in schema.items():
+            yield from list_keys(below, f"{path}.{name}")
+    elif isinstance(schema, list):
+        for number, below in enumerate(schema):
+            yield from list_keys(below, f"{path}.{number}")
+
+
+def test_a_key_is_added_together_with_a_new_form_of_the_policy() -> None:
+    digest = hashlib.sha256("\n".join(sorted(set(list_keys(make_schema())))).encode()).hexdigest()[:16]
+    assert KEYS.get(SCHEMA) == digest, (
+        "the policy has other keys than before, which a node of an earlier build could not read: raise "
+        f"SCHEMA in bursar.fleet.documents, and write {digest} here for it"
+    )

@@ -15,7 +15,7 @@ from bursar.cli.billing import choose, turn_pages
 from bursar.cli.exits import EXIT_CODES
 from bursar.cli.reaching import DAEMON, At, Authority, Certificate, Key, WhoAsks, read_tls
 from bursar.cli.tasks import DEFAULT_POLICY, AsJson, PolicyFile, ResourceName
-from bursar.cli.visiting import name_visitor
+from bursar.cli.visiting import name_visitor, open_visitor
 from bursar.errors import UsageError
 
 if TYPE_CHECKING:
@@ -234,9 +234,8 @@ def _act(policy: Path, resource: str | None, act: Act) -> Any:
     async def go() -> Any:
         from bursar.fleet.identity import read_identity
         from bursar.quotas.layout import Layout
-        from bursar.runtime.world import open_world
 
-        world = await open_world("visitor", store=loaded.store)
+        world = await open_visitor(loaded.store)
         try:
             found = await read_identity(world.store)
             return await act(world, Layout(chosen.name, found.epoch if found else 1), chosen)

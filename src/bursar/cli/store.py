@@ -15,7 +15,6 @@ from bursar.cli.visiting import (
     StoreUrl,
     check_store,
     find_store,
-    hide_password,
     name_visitor,
     visit,
 )
@@ -48,11 +47,12 @@ def show(store: StoreUrl = None, policy: OfPolicy = None) -> None:
         return {
             "uuid": found.uuid if found else None,
             "epoch": found.epoch if found else None,
+            "form": found.form if found else None,
             "sealed": found.sealed if found else "",
             "policy_version": head[0].version if head else None,
         }
 
-    typer.echo(json.dumps(visit(find_store(store, policy), read), indent=2))
+    typer.echo(json.dumps(visit(find_store(store, policy), read, any_form=True), indent=2))
 
 
 def check(
@@ -68,7 +68,7 @@ def check(
     from bursar.stores import TIMEOUT_NS
     from bursar.stores.examining import examine
 
-    findings = visit(check_store(url), lambda world: examine(world.store, TIMEOUT_NS))
+    findings = visit(check_store(url), lambda world: examine(world.store, TIMEOUT_NS), any_form=True)
     if as_json:
         typer.echo(json.dumps(asdict(findings), indent=2))
     else:
@@ -105,6 +105,7 @@ def copy(
     Example: bursar store copy sqlite:///var/lib/bursar/store.db postgresql://bursar@db1,db2/bursar --yes
     """
     from bursar.fleet import copying
+    from bursar.stores.addresses import hide_password
 
     if not yes:
         raise UsageError("no node starts on the old store afterwards: stop them all, then add --yes")
@@ -133,7 +134,7 @@ def adopt(
     policy: OfPolicy = None,
     yes: Annotated[bool, typer.Option("--yes", help="Do it without asking.")] = False,
 ) -> None:
-    """Go on with a store that was rebuilt, or restored from a backup.
+    """Go on with a store that was rebuilt, restored from a backup, or used by an older bursar.
 
     Nodes refuse a store that is not the one their state belongs to. This gives the store that name, in a
     new epoch. Stop every node first; what they had handed out counts as spent.
@@ -153,7 +154,7 @@ def adopt(
             raise UsageError(f"{', '.join(node.name for node in up)} is up: stop every node first")
         return await identity.adopt(world.store, known, by=name_visitor(), at_ns=world.clock.wall())
 
-    adopted = visit(find_store(store, policy), act)
+    adopted = visit(find_store(store, policy), act, any_form=True)
     typer.echo(f"the store is {adopted.uuid} now, epoch {adopted.epoch}")
 
 

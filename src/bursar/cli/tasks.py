@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from bursar.cli.exits import EXIT_CODES, FAILED
+from bursar.cli.visiting import open_visitor
 from bursar.errors import UsageError
 
 if TYPE_CHECKING:
@@ -49,11 +50,10 @@ async def visiting(policy: Path, resource: str | None) -> AsyncIterator[ClaimDec
     """The claim resource of a policy, to look at and to change, without taking part in its work."""
     from bursar.claims.resource import ClaimDecider
     from bursar.policy import load
-    from bursar.runtime.world import open_world
 
     loaded = load(policy)
     terms = choose_claim(loaded, resource)
-    world = await open_world("visitor", store=loaded.store)
+    world = await open_visitor(loaded.store)
     try:
         found = ClaimDecider(world, terms.name, terms)
         await found.instance.attach()

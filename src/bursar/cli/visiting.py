@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
 import typer
 
@@ -54,21 +54,31 @@ def check_store(url: str) -> str:
     return url
 
 
-def hide_password(url: str) -> str:
-    """The URL, for people and for what is kept."""
-    scheme, _, rest = url.partition("?")[0].partition("://")
-    netloc, slash, path = rest.partition("/")
-    return f"{scheme}://{netloc.rpartition('@')[2]}{slash}{path}"
+async def open_visitor(
+    url: str, *, name: str = "visitor", any_form: bool = False, **options: Any
+) -> LiveWorld:
+    """A world at a store that this version of bursar reads and writes; of `any_form`: to look at it, or to
+    make it its own. Raises UsageError."""
+    from bursar.fleet.identity import check_form, read_identity
+    from bursar.runtime.world import open_world
+    from bursar.stores.addresses import hide_password
+
+    world = await open_world(name, store=url, **options)
+    try:
+        if not any_form and (found := await read_identity(world.store)) is not None:
+            check_form(found, hide_password(url))
+    except BaseException:
+        await world.close()
+        raise
+    return world
 
 
-def visit(url: str, act: Callable[[LiveWorld], Awaitable[ResultT]]) -> ResultT:
+def visit(url: str, act: Callable[[LiveWorld], Awaitable[ResultT]], *, any_form: bool = False) -> ResultT:
     """Do something at a store."""
     import asyncio
 
-    from bursar.runtime.world import open_world
-
     async def go() -> ResultT:
-        world = await open_world("visitor", store=url)
+        world = await open_visitor(url, any_form=any_form)
         try:
             return await act(world)
         finally:

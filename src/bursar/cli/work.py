@@ -9,6 +9,7 @@ import typer
 
 from bursar.cli.exits import EXIT_CODES
 from bursar.cli.tasks import ResourceName, choose_claim
+from bursar.cli.visiting import open_visitor
 from bursar.world import SECOND_NS
 
 DRAIN_NS = 30 * SECOND_NS
@@ -68,11 +69,10 @@ async def _work(
     from bursar.runtime.children import Children
     from bursar.runtime.running import FunctionTracker
     from bursar.runtime.work_thread import WorkThread
-    from bursar.runtime.world import open_world
 
     terms = choose_claim(policy, resource)
     timeout_ns = policy.daemon.session_timeout_ns
-    world = await open_world(name, store=policy.store, session_timeout_ns=timeout_ns)
+    world = await open_visitor(policy.store, name=name, session_timeout_ns=timeout_ns)
     thread = WorkThread()
     children = Children(app)
     tracker = FunctionTracker(functions, thread, children)

@@ -18,7 +18,7 @@ import msgspec
 
 from bursar.errors import UsageError
 from bursar.fleet import audit, layout
-from bursar.fleet.identity import identify
+from bursar.fleet.identity import check_form, identify
 from bursar.fleet.layout import AUDIT, IDENTITY, Identity
 from bursar.world import TRANSACTION_MAX_BYTES, Create, Delete, Operation, Store
 
@@ -40,14 +40,14 @@ async def copy(source: Store, target: Store, where: str, *, by: str, at_ns: int)
     for created in sorted({created for created, _, _ in nodes}):
         await _write(target, [(path, data) for at, path, data in nodes if at == created])
     await _raise_counter(target, AUDIT, [path for _, path, _ in nodes if path.startswith(f"{AUDIT}/")])
-    copied = Identity(uuid=identity.uuid, epoch=identity.epoch + 1, since_ns=at_ns)
+    copied = msgspec.structs.replace(identity, sealed="", epoch=identity.epoch + 1, since_ns=at_ns)
     line = audit.record(by, at_ns, "store", copied.uuid, f"copied, epoch {copied.epoch}")
     await target.transact([Create(IDENTITY, layout.write(copied)), line])
     return len(nodes), copied
 
 
 async def _seal(source: Store, where: str) -> Identity:
-    await identify(source, secrets.token_hex(16))
+    check_form(await identify(source, secrets.token_hex(16)), "to copy from")
     found = await layout.fetch(source, IDENTITY, Identity)
     assert found is not None, "just made, where it was missing"
     identity, stat = found

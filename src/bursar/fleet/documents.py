@@ -21,7 +21,7 @@ from bursar.policy import Policy, parse
 from bursar.policy.reading import read_table
 from bursar.world import Check, Create, Operation, Set, Stat, Store
 
-SCHEMA = 1
+SCHEMA = 2
 """Of the language that policies are written in. Raised when a key is added: a node that runs an older
 build could not read a policy that uses it."""
 

@@ -6,19 +6,32 @@ has an epoch below what the nodes have seen, if it was adopted since, and otherw
 (`bursar.runtime.marks`). In each case what the nodes have in their state (ledgers, fences) does not
 belong to what the store has, and they stop. `adopt` makes the store theirs again: it takes the name
 over and raises the epoch.
+
+All nodes of a store write and read one form of it (`layout.FORM`). A build of another form is refused by
+name, so that two never hand out the same thing by two books. A store of an older form is adopted by the
+first newer build: what had been handed out stays with who has it, and nothing is made a second time.
+Builds from before there were forms look elsewhere, and find a store that is sealed.
 """
 
 from __future__ import annotations
 
 from bursar.errors import NodeExistsError, UsageError
 from bursar.fleet import audit, layout
-from bursar.fleet.layout import IDENTITY, Identity
-from bursar.world import Create, Operation, Set, Store
+from bursar.fleet.layout import BEFORE_FORMS, FORM, IDENTITY, Identity
+from bursar.world import Create, Operation, Set, Stat, Store
+
+NEWER = f"form {FORM}, for a newer bursar (upgrade this node),"
+"""What builds from before there were forms say that the store was copied to."""
 
 
 async def read_identity(store: Store) -> Identity | None:
-    found = await layout.fetch(store, IDENTITY, Identity)
+    found = await _find(store)
     return None if found is None else found[0]
+
+
+async def _find(store: Store) -> tuple[Identity, Stat] | None:
+    found = await layout.fetch(store, IDENTITY, Identity)
+    return found or await layout.fetch(store, BEFORE_FORMS, Identity)
 
 
 async def identify(store: Store, uuid: str) -> Identity:
@@ -27,13 +40,37 @@ async def identify(store: Store, uuid: str) -> Identity:
     found = await read_identity(store)
     if found is None:
         try:
-            await store.create(IDENTITY, layout.write(Identity(uuid=uuid)))
+            await store.transact(
+                [
+                    Create(IDENTITY, layout.write(Identity(uuid=uuid, form=FORM))),
+                    *await _seal_for_older(store),
+                ]
+            )
         except NodeExistsError:
             pass  # another node was first
         await store.sync()
         found = await read_identity(store)
     assert found is not None, "it is never deleted"
     return found
+
+
+async def _seal_for_older(store: Store) -> list[Operation]:
+    data = layout.write(Identity(uuid="", sealed=NEWER))
+    there = await store.exists(BEFORE_FORMS)
+    return [Create(BEFORE_FORMS, data) if there is None else Set(BEFORE_FORMS, data, there.version)]
+
+
+def check_form(found: Identity, url: str) -> None:
+    """Refuse a store that builds of another form use. Raises UsageError."""
+    if found.form == FORM:
+        return
+    what = f"the store {url} is of form {found.form}, and this bursar reads form {FORM}"
+    if found.form > FORM:
+        raise UsageError(f"{what}: a newer one uses it. Upgrade this one to the version of the others")
+    raise UsageError(
+        f"{what}: an older one used it. Stop every node that does, then `bursar store adopt --store {url} "
+        f"--yes` brings it to form {FORM}; older ones cannot use it afterwards, and nothing is granted twice"
+    )
 
 
 def check_identity(known: Identity | None, found: Identity, url: str, state: str) -> None:
@@ -60,14 +97,21 @@ async def adopt(store: Store, known: Identity | None, *, by: str, at_ns: int) ->
     that it was. Raises UsageError."""
     await layout.prepare(store)
     await store.sync()
-    found = await layout.fetch(store, IDENTITY, Identity)
+    found = await _find(store)
+    if found is not None and found[0].form > FORM:
+        check_form(found[0], "that you name")
     if known is None:
         if found is None:
             raise UsageError("no node ever used this store: nodes without state can start on it as it is")
         known = found[0]
     epoch = max(known.epoch, found[0].epoch if found else 0) + 1
-    adopted = Identity(uuid=known.uuid, epoch=epoch, since_ns=at_ns)
-    data = layout.write(adopted)
-    change: Operation = Create(IDENTITY, data) if found is None else Set(IDENTITY, data, found[1].version)
-    await store.transact([change, audit.record(by, at_ns, "store", known.uuid, f"adopted, epoch {epoch}")])
+    adopted = Identity(uuid=known.uuid, epoch=epoch, since_ns=at_ns, form=FORM)
+    data, there = layout.write(adopted), await store.exists(IDENTITY)
+    await store.transact(
+        [
+            Create(IDENTITY, data) if there is None else Set(IDENTITY, data, there.version),
+            *await _seal_for_older(store),
+            audit.record(by, at_ns, "store", known.uuid, f"adopted, epoch {epoch}"),
+        ]
+    )
     return adopted

@@ -1,6 +1,7 @@
 """Where the fleet's records stand in the store, and what is in them.
 
-/fleet/identity                 Identity: which store this is
+/fleet/store                    Identity: which store this is, and the form of all that is in it
+/fleet/identity                 Identity as builds from before there were forms read it: sealed for them
 /fleet/secret                   what nodes prove themselves with to each other (`bursar.fleet.secret`)
 /fleet/policy                   Head: the version in force. Set by every change of terms, so that the
                                 node's own version number stands for all of them (`Fleet.guards`)
@@ -27,7 +28,8 @@ from bursar.errors import NodeMissingError
 from bursar.world import Stat, Store
 
 ROOT = "/fleet"
-IDENTITY = f"{ROOT}/identity"
+IDENTITY = f"{ROOT}/store"
+BEFORE_FORMS = f"{ROOT}/identity"
 SECRET = f"{ROOT}/secret"
 HEAD = f"{ROOT}/policy"
 VERSIONS = f"{ROOT}/versions"
@@ -42,6 +44,11 @@ FOLDERS = (VERSIONS, CHUNKS, TENANTS, NODES, MEMBERS, TOKENS, AUDIT, MARKS)
 
 SHARDS = 256
 
+FORM = 2
+"""Of what nodes write for each other, into the store and in messages. Raised when it changes so that an older
+build could not go on with it, or would read it otherwise: all nodes of a store are of one form. (What is
+only added, with a default, changes no form.)"""
+
 RecordT = TypeVar("RecordT")
 
 
@@ -51,13 +58,15 @@ class Record(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Identity(Record, frozen=True, kw_only=True):
-    """Which store this is. `epoch` is raised when a rebuilt or restored one is adopted, at wall time
-    `since_ns`; `sealed` says where its content was copied to: it is not to be used any more."""
+    """Which store this is. `epoch` is raised when a rebuilt or restored one is adopted, or one of an older
+    form, at wall time `since_ns`; `sealed` says where its content was copied to: it is not to be used any
+    more."""
 
     uuid: str
     epoch: int = 1
     since_ns: int = 0
     sealed: str = ""
+    form: int = 1
 
 
 class Head(Record, frozen=True, kw_only=True):

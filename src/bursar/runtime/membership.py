@@ -20,16 +20,16 @@ from bursar.errors import UsageError
 from bursar.fleet import changes
 from bursar.fleet.documents import SCHEMA, ConflictError, read_document, write_document
 from bursar.fleet.following import FleetView, Follower
-from bursar.fleet.identity import check_identity, identify
+from bursar.fleet.identity import check_form, check_identity, identify
 from bursar.fleet.layout import Identity, NodeRecord, Version, list_nodes
 from bursar.fleet.tokens import check_join
 from bursar.policy import Policy
 from bursar.runtime import logs
 from bursar.runtime.marks import Mark
 from bursar.runtime.routes import Address
-from bursar.runtime.session_record import name_store
 from bursar.runtime.token_files import read_token
 from bursar.runtime.world import LiveWorld
+from bursar.stores.addresses import hide_password
 from bursar.world import StoreName
 
 STORE_FILE = "store"
@@ -49,7 +49,7 @@ class Membership:
         self.view: FleetView = world.fleet
         self._world = world
         self._given = given
-        self._store = name_store(store)
+        self._store = hide_password(store)
         self._mark = Mark(world, self._store)
         self._by = f"node {world.name}"
         settings = given.daemon
@@ -97,6 +97,7 @@ class Membership:
         found = await identify(self._world.store, str(uuid.uuid4()))
         data = self._world.node.recall(STORE_FILE)
         known = None if data is None else read_known(data)
+        check_form(found, self._store)
         check_identity(known, found, self._store, self._given.daemon.state)
         self.view.store = StoreName(found.uuid, found.epoch, found.since_ns)
         if known == found:

@@ -40,7 +40,7 @@ class FileSessionRecord:
 
     def __init__(self, state: StateDirectory, store: str) -> None:
         self._state = state
-        self._store = name_store(store)
+        self._store = _name_store(store)
         self._boot = read_boot_id()
 
     def former(self) -> Credentials | None:
@@ -68,7 +68,7 @@ class FileSessionRecord:
         self._state.write(FILE, msgspec.json.encode(kept))
 
 
-def name_store(url: str) -> str:
+def _name_store(url: str) -> str:
     """The URL without a user's password, which is nobody's business here."""
     parts = urlsplit(url)
     return parts._replace(netloc=parts.netloc.rpartition("@")[2]).geturl()

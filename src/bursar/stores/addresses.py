@@ -36,6 +36,13 @@ class Address:
         return ",".join(f"{host}:{port}" for host, port in self.hosts)
 
 
+def hide_password(url: str) -> str:
+    """The URL, for people and for what is kept."""
+    scheme, _, rest = url.partition("?")[0].partition("://")
+    netloc, slash, path = rest.partition("/")
+    return f"{scheme}://{netloc.rpartition('@')[2]}{slash}{path}"
+
+
 def read_address(parts: SplitResult, port: int, form: str, options: Sequence[str] = ()) -> Address:
     """`port` is for hosts without one, `form` what to write instead. Raises UsageError."""
     given = _read_options(parts.query, (*OPTIONS, *options))

@@ -28,6 +28,7 @@ EXPERIMENTS = {
     "store-histories": "bursar_lab.experiments.histories:run",
     "fuzz-envoy": "bursar_lab.experiments.fuzzing:envoy",
     "fuzz-memcached": "bursar_lab.experiments.fuzzing:memcached",
+    "mixed-versions": "bursar_lab.experiments.versions:mixed",
     "memcached-clients": "bursar_lab.experiments.memcached:clients",
     "memcached-conformance": "bursar_lab.experiments.memcached:conformance",
     "pools-1a": "bursar_lab.experiments.pools.simulated:one_a",

@@ -28,10 +28,10 @@ class Fleet:
         self.ports: dict[str, int] = {}
         self.nodes: dict[str, Process] = {}
 
-    def start(self, name: str) -> None:
+    def start(self, name: str, python: str = sys.executable) -> None:
         port = self.ports.setdefault(name, find_free_port())
         command = [
-            sys.executable, "-m", "bursar", "serve", "--store", self.store, "--name", name,
+            python, "-m", "bursar", "serve", "--store", self.store, "--name", name,
             "--listen", f"127.0.0.1:{port}", "--http", "off", "--state", str(self.folder / name),
         ]  # fmt: skip
         node = Process(command, self.folder / f"{name}.log")
