@@ -226,3 +226,24 @@ def test_a_monitor_that_cannot_reach_the_words_does_not_try_without_a_pause() ->
     words.broken = True
     monitor.check()
     assert monitor.unreachable == 1 and monitor.wait_ns() > 0
+
+
+def test_a_report_that_a_dead_client_left_128_periods_ago_is_none() -> None:
+    """Its words say of which period they are in seven bits."""
+    small = Small(1000, a=500, b=100)
+    small.book.estimate = AdaptiveCapacity(1000)
+    a, b = small.engine("a"), small.engine("b")
+    assert take_all(a) >= 500
+    small.pass_ms(30, a, b)
+    while small.book.period < 129:
+        small.clock.ns += SECOND_NS
+        small.monitor.check()
+    taken = 0
+    for _ in range(199):
+        small.pass_ms(5, b)
+        taken += take_all(b)
+    assert small.book.clients["a"].report is None
+    assert 900 < taken <= 1000, "nobody else asks"
+    small.pass_ms(50, b)
+    assert small.book.period == 130
+    assert small.book.outcome is not None and small.book.outcome.used == taken

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from bursar.pools.capacity import PPM, Outcome
 from bursar.pools.layout import CAPACITY_MAX, CHECK_NS, PACE_PERCENT, STEP_CHECKS, TICK_NS, Report
@@ -27,7 +27,8 @@ class Client:
     returned     tokens of these that it can no longer spend
     report       its last one of this period, and when it last changed
     revoked      its tokens were taken out of its word before it claimed them
-    stale        a word of 128 periods ago that looks like a report of this one; -1 for none
+    stale        for its two words in turn: one of 128 periods ago that looks like a report of the period
+                 it is used for; -1 for none
     fast         it runs as fast as a client alone can
     absent       periods in a row in which it did not claim its tokens
     wasted       periods in a row in which it gave up more than a tenth of its reservation
@@ -40,7 +41,7 @@ class Client:
     report: Report | None = None
     changed_at: int = 0
     revoked: bool = False
-    stale: int = -1
+    stale: list[int] = field(default_factory=lambda: [-1, -1])
     fast: bool = False
     measured_at: int = 0
     measured: int = 0

@@ -272,9 +272,6 @@ class MonitorBook:
                 self._plan_opening()
             case "open":
                 self._open(now, value)
-            case "settle":
-                report = unpack_report(value)
-                self._final[tenant] = report if report.tag == tag_of(self.period - 1) else None
             case "taken":
                 self.accounts.note_progress(now)
                 self._take(value)
@@ -291,11 +288,13 @@ class MonitorBook:
         match action:
             case "stale":
                 tag = tag_of(self._next_period)
-                client.stale = value if unpack_report(value).tag == tag else -1
+                client.stale[self._next_period & 1] = value if unpack_report(value).tag == tag else -1
             case "unclaimed":
                 found = unpack(value)
                 unclaimed = found.period == self._next_period - 1 and found.tokens > 0
                 client.absent = client.absent + 1 if unclaimed or client.revoked else 0
+            case "settle":
+                self._final[tenant] = _read_report(client, value, self.period - 1)
             case "report":
                 self._note_report(now, client, value)
             case "revoke":
@@ -367,8 +366,8 @@ class MonitorBook:
     # -- reports and the ceiling
 
     def _note_report(self, now: int, client: Client, word: int) -> None:
-        report = unpack_report(word)
-        if report.tag != tag_of(self.period) or word == client.stale:
+        report = _read_report(client, word, self.period)
+        if report is None:
             return
         client.note(now, report)
         if not self._convert:
@@ -412,3 +411,10 @@ class MonitorBook:
         target = unpack(operation.value).tokens
         self.accounts.allow(self._taken, unpack(before).tokens, target)
         self._ceiling = operation.value
+
+
+def _read_report(client: Client, word: int, period: int) -> Report | None:
+    """None for a report of another period, however long ago."""
+    report = unpack_report(word)
+    is_of_it = report.tag == tag_of(period) and word != client.stale[period & 1]
+    return report if is_of_it else None
