@@ -10,6 +10,7 @@ from bursar.quotas import lots
 from bursar.quotas.book import NodeBook
 from bursar.quotas.messages import Collect, Offer, Share
 from bursar.quotas.requests import Refusal
+from bursar.quotas.windows import Window, account_name
 
 ACCOUNT = "acme"
 NOW = 1_000_000
@@ -66,6 +67,23 @@ class Office:
                 found = answer.outcome
                 return found if isinstance(found, Refusal) else self.books[name].ledger.holds[found].amount
         return None
+
+
+def test_units_are_taken_only_from_whom_they_belong_to_and_by_whom_they_are_meant_for() -> None:
+    office = Office({"a": 10, "b": 0})
+    book, over = office.books["a"], account_name(ACCOUNT, Window(0, 3600))
+    office.perform("a", book.forget(NOW, 3600))
+
+    def arrive(sender: str, source: str, target: str, account: str = ACCOUNT) -> int:
+        share = Share(account, source, target, ((1, 5),), 0, offer=0, lifetime_ns=0, scarce=False)
+        office.perform("a", book.receive(NOW, sender, share))
+        return book.ledger.account(ACCOUNT).unspent
+
+    assert arrive("c", "b", "a") == 10, "c says that it is b"
+    assert arrive("b", "b", "c") == 10, "they are c's"
+    arrive("b", "b", "a", over)
+    assert over not in book.ledger.accounts, "its window was forgotten"
+    assert arrive("b", "b", "a") == 15
 
 
 def test_a_root_that_is_alone_refuses_more_than_is_left_and_says_how_much() -> None:

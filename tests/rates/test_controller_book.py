@@ -291,6 +291,24 @@ def test_a_life_that_came_back_without_a_journal_leaves_its_bound_spent() -> Non
     assert headroom(book) == 0
 
 
+def test_every_life_that_came_back_without_a_journal_leaves_a_bound_of_its_own() -> None:
+    book, _ = make_leader(TAKEN_OVER, place=lambda _: {"s1": {"a": (10, 0, 0)}, "s2": {}})
+    book.receive(1, "s1", make_report("s1", holds(10), sent_at=1, stands_at=1))
+    book.receive(1, "s2", make_report("s2", (), sent_at=1, stands_at=1))
+    now = 3
+    for life in (2, 3):
+        [commit] = book.receive(now, "s1", make_report("s1", (), sent_at=now, stands_at=now, life=life))
+        assert isinstance(commit, Commit)
+        book.committed(now, commit.state)
+        now += INTERVAL_NS
+        assert grants(run_until(book, now))["s1"] == 10
+        for name, living in (("s1", life), ("s2", 1)):
+            book.receive(now, name, make_report(name, (), now, now, asked_at=now, life=living))
+        now += 1
+    assert book.count_held(["a"]) == {"a": 3 * 10}
+    assert headroom(book) == LIMIT - 3 * 10
+
+
 def test_what_an_earlier_life_did_not_charge_is_free_when_the_next_one_answers_for_it() -> None:
     book = lead_two((1,))
     assert count_buried(book) == 0

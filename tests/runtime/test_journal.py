@@ -92,6 +92,15 @@ async def test_a_torn_batch_with_a_gap_in_it_is_cut(tmp_path: Path) -> None:
     assert read(path) == [b"kept", b"next"]
 
 
+async def test_a_record_that_lies_elsewhere_than_it_was_written_is_none(tmp_path: Path) -> None:
+    """What was in the file before, or a block that the disk put into the wrong place."""
+    path = tmp_path / "journal"
+    await write(path, [b"first"])
+    data = path.read_bytes()
+    path.write_bytes(data + data[len(HEADER) :])
+    assert read(path) == [b"first"]
+
+
 async def test_damage_to_durable_records_is_refused_with_file_offset_and_remedy(tmp_path: Path) -> None:
     path = tmp_path / "journal"
     await write(path, [b"first"], [b"second"], [b"third"])

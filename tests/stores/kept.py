@@ -1,7 +1,8 @@
-"""What the tests of several engines need: a session's record, and certificates."""
+"""What the tests of several engines need: a session's record, a clock, and certificates."""
 
 from __future__ import annotations
 
+from bursar.runtime.clock import BootClock
 from bursar.stores.credentials import Credentials
 
 CERTIFICATES = """
@@ -19,6 +20,15 @@ sign client ca DNS:client
 sign stranger other DNS:stranger
 cat server.key server.crt > server.pem
 """
+
+
+class SetClock(BootClock):
+    """Stands still, but for what a test says."""
+
+    ns = 0
+
+    def now(self) -> int:  # type: ignore[override]
+        return self.ns
 
 
 class Kept:

@@ -25,11 +25,12 @@ from bursar.stores import etcd_wire as wire
 from bursar.stores import open_store
 from bursar.stores.credentials import Credentials
 from bursar.stores.etcd import EtcdStore
+from bursar.stores.etcd_link import Link
 from bursar.world import SECOND_NS, Create, Delete, Set, Store, Watch
 from bursar_lab.etcd_server import EtcdServers
 
 from .contract import StoreContract, soon, until_gone
-from .kept import CERTIFICATES, Kept
+from .kept import CERTIFICATES, Kept, SetClock
 
 pytestmark = pytest.mark.needs("etcd")
 
@@ -323,6 +324,35 @@ async def test_a_session_left_behind_is_ended_by_whoever_has_its_password(venue:
 async def test_an_address_without_a_member_says_so() -> None:
     with pytest.raises(StoreError, match=r"127\.0\.0\.1:1.*running"):
         await open_store("etcd://127.0.0.1:1/x", clock=BootClock())
+
+
+async def test_a_session_is_trusted_from_the_sending_however_late_the_answer_comes(
+    venue: EtcdVenue, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    venue.clock = clock = SetClock()
+    beat, ask, sent = Link.beat, Link.ask, dict[str, int]()
+
+    async def ask_and_wait(self: Link, method: str, *arguments: Any) -> Any:
+        sent[method] = clock.ns
+        answer = await ask(self, method, *arguments)
+        clock.ns += SECOND_NS
+        return answer
+
+    async def beat_and_wait(self: Link, *arguments: Any) -> Any:
+        sent["beat"] = clock.ns
+        answer = await beat(self, *arguments)
+        clock.ns += SECOND_NS
+        return answer
+
+    monkeypatch.setattr(Link, "ask", ask_and_wait)
+    store = await venue.open(2 * SECOND_NS)
+    trusted_ns = store.timeout_ns * 2 // 3
+    assert store.trusted_until() == sent["Lease/LeaseGrant"] + trusted_ns
+    monkeypatch.setattr(Link, "beat", beat_and_wait)
+    async with asyncio.timeout(10):
+        while (first := sent.get("beat")) is None or store.trusted_until() < first:
+            await asyncio.sleep(0.001)
+    assert store.trusted_until() == first + trusted_ns
 
 
 async def test_a_stopped_client_learns_that_its_session_is_over(venue: EtcdVenue) -> None:

@@ -5,6 +5,7 @@ import itertools
 import subprocess
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
+from typing import Any
 
 import asyncpg
 import pytest
@@ -15,12 +16,13 @@ from bursar.runtime.clock import BootClock
 from bursar.stores import open_store
 from bursar.stores.credentials import Credentials
 from bursar.stores.postgresql import PostgresqlStore
+from bursar.stores.postgresql_link import Connection
 from bursar.stores.postgresql_schema import STEPS, prepare
 from bursar.world import SECOND_NS, Create, Store
 from bursar_lab.postgresql_server import PASSWORD, USER, PostgresqlServers
 
 from .contract import StoreContract, soon, until_gone
-from .kept import Kept
+from .kept import Kept, SetClock
 
 pytestmark = pytest.mark.needs("postgresql")
 
@@ -112,6 +114,35 @@ async def test_a_schema_of_another_program_is_left_alone(venue: PostgresqlVenue)
     with pytest.raises(StoreError, match="1 tables of another program"):
         await venue.open()
     await raw.close()
+
+
+async def test_a_session_is_trusted_from_the_sending_however_late_the_answer_comes(
+    venue: PostgresqlVenue, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    venue.clock = clock = SetClock()
+    within, beat = Connection.within, PostgresqlStore._beat
+    sent: list[int] = []
+
+    async def answer_late(self: Connection, limit_ns: int, work: Any) -> Any:
+        sent.append(clock.ns)
+        answer = await within(self, limit_ns, work)
+        clock.ns += SECOND_NS
+        return answer
+
+    async def beat_and_look(self: PostgresqlStore, connection: Connection) -> None:
+        began_ns = clock.ns
+        await beat(self, connection)
+        beats.append((began_ns, self.trusted_until()))
+
+    monkeypatch.setattr(Connection, "within", answer_late)
+    trusted_ns, beats = PATIENT_NS * 2 // 3, list[tuple[int, int]]()
+    store = await venue.open()
+    assert store.trusted_until() in {began_ns + trusted_ns for began_ns in sent}
+    monkeypatch.setattr(PostgresqlStore, "_beat", beat_and_look)
+    clock.ns += PATIENT_NS // 4
+    while not beats:
+        await store.exists("/")
+    assert beats[0] == (beats[0][0], beats[0][0] + trusted_ns)
 
 
 async def test_a_stopped_client_learns_that_its_session_is_over(venue: PostgresqlVenue) -> None:

@@ -7,6 +7,7 @@ import tempfile
 import threading
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -19,6 +20,7 @@ from bursar.stores.sqlite import SqliteStore
 from bursar.world import SECOND_NS, Store
 
 from .contract import TIMEOUT_NS, StoreContract, soon, until_gone
+from .kept import SetClock
 
 
 class SqliteVenue:
@@ -75,6 +77,32 @@ async def test_commits_are_synced_and_logged_ahead(venue: SqliteVenue) -> None:
         for name in ("synchronous", "journal_mode")
     }
     assert pragma == {"synchronous": 2, "journal_mode": "wal"}
+
+
+async def test_a_session_is_trusted_from_the_sending_however_late_the_answer_comes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    clock = SetClock()
+
+    def answer_late(method: str) -> None:
+        work = getattr(database_module.Database, method)
+
+        def work_long(*arguments: Any) -> Any:
+            clock.ns += SECOND_NS
+            return work(*arguments)
+
+        monkeypatch.setattr(database_module.Database, method, work_long)
+
+    answer_late("open_session")
+    store = await SqliteStore.open(str(tmp_path / "store.db"), clock, timeout_ns=SECOND_NS // 2)
+    trusted_ns = SECOND_NS // 2 * 2 // 3
+    assert store.trusted_until() == trusted_ns, "it was sent at 0"
+    answer_late("beat")
+    async with asyncio.timeout(10):
+        while store.trusted_until() == trusted_ns:
+            await asyncio.sleep(0.001)
+    assert store.trusted_until() == SECOND_NS + trusted_ns, "it was sent at 1"
+    await store.close()
 
 
 async def test_a_reboot_ends_every_session(venue: SqliteVenue) -> None:

@@ -5,6 +5,7 @@ import itertools
 import random
 import time
 from collections.abc import AsyncIterator, Iterator
+from typing import Any
 from urllib.parse import urlsplit
 
 import pytest
@@ -28,7 +29,7 @@ from bursar.world import SECOND_NS, Create, Set, Store
 from bursar_lab.zookeeper_server import ZookeeperServers
 
 from .contract import StoreContract, soon, until_gone
-from .kept import Kept
+from .kept import Kept, SetClock
 
 pytestmark = pytest.mark.needs("zookeeper")
 
@@ -196,6 +197,43 @@ async def test_a_paused_server_is_left_for_another(three: ZookeeperVenue) -> Non
         assert store.session == session
     finally:
         three.servers.resume(number)
+
+
+async def test_a_session_is_trusted_from_the_sending_however_late_the_answer_comes(
+    venue: ZookeeperVenue, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    venue.clock = clock = SetClock()
+    begin, read_connected, begun = Link._begin, zookeeper_wire.read_connected, list[int]()
+
+    def read_late(body: bytes) -> zookeeper_wire.Connected:
+        clock.ns += SECOND_NS
+        return read_connected(body)
+
+    def begin_and_look(self: Link, *arguments: Any) -> None:
+        begin(self, *arguments)
+        begun.append(self.trusted_until_ns)
+
+    monkeypatch.setattr(zookeeper_wire, "read_connected", read_late)
+    monkeypatch.setattr(Link, "_begin", begin_and_look)
+    store = await venue.open()
+    link = store._link
+    trusted_ns = link.timeout_ns * 2 // 3
+    assert begun == [trusted_ns], "it was sent at 0"
+    sent_ns = clock.ns
+    asking = asyncio.ensure_future(store.exists("/"))
+    await asyncio.sleep(0)
+    clock.ns += SECOND_NS
+    await asking
+    assert store.trusted_until() == sent_ns + trusted_ns
+    clock.ns += link.timeout_ns // 4
+    assert link._wire is not None
+    link._ping(link._wire, link.timeout_ns // 4)
+    sent_ns = clock.ns
+    clock.ns += SECOND_NS
+    async with asyncio.timeout(10):
+        while link._wire.pinged_ns:
+            await asyncio.sleep(0.001)
+    assert store.trusted_until() == sent_ns + trusted_ns
 
 
 async def test_a_stopped_client_learns_that_its_session_is_over(venue: ZookeeperVenue) -> None:

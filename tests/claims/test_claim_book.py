@@ -1,0 +1,54 @@
+"""The book's plans, one at a time: what a name will be when the store has carried them out."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+import pytest
+
+from bursar.claims.book import ClaimBook, Plan, View
+from bursar.claims.courier import new_task
+from bursar.claims.layout import Layout
+from bursar.claims.model import Holding, State, Task
+from bursar.claims.requirements import parse
+
+HOLDINGS = {
+    "mine": Holding(phase=4, owner="t"),
+    "ours": Holding(phase=7, shared=True),
+    "lent": Holding(phase=9, owner="parent"),
+}
+
+
+@pytest.fixture
+def book() -> ClaimBook:
+    book = ClaimBook(Layout("things"), "i1.1")
+    book.views = {name: View(1, holding) for name, holding in HOLDINGS.items()}
+    return book
+
+
+def a_task(**fields: Any) -> Task:
+    """It runs, and has an exclusive name and a shared one."""
+    task = new_task(id="t", tenant="x", needs=parse("mine:E, ours:S"), submitted=0, kept=True)
+    return msgspec.structs.replace(task, state=State.RUNNING, attempt=1, phases=(4, 7), **fields)
+
+
+def phases(plan: Plan) -> dict[str, int]:
+    """Of the names that it writes."""
+    return {name: holding.phase for name, (_, holding) in plan.draft.changed.items()}
+
+
+def test_a_removal_by_force_makes_every_fence_of_the_task_an_old_one(book: ClaimBook) -> None:
+    for plan in (book.depose(a_task(), 3), book.requeue(a_task(), 3)):
+        assert phases(plan) == {"mine": 5, "ours": 8}
+
+
+def test_a_subtask_that_is_removed_by_force_loses_its_parents_name_too(book: ClaimBook) -> None:
+    subtask = a_task(parent="parent", inherited=(("lent", "E"),), inherited_phases=(9,))
+    for plan in (book.depose(subtask, 3), book.requeue(subtask, 3)):
+        assert phases(plan) == {"mine": 5, "ours": 8, "lent": 10}
+
+
+def test_whoever_ends_by_itself_writes_no_fence_anew(book: ClaimBook) -> None:
+    """Nobody is left that a guard would have to refuse; the next owner has a later phase anyway."""
+    assert phases(book.finish(a_task(), 3, "ok")) == {"mine": 4}
