@@ -106,7 +106,7 @@ def test_seeds_catch_a_node_that_mints_again_in_an_adopted_store() -> None:
 def test_seeds_catch_a_node_that_says_too_early_that_it_has_carried_a_change_out() -> None:
     decider = type("Decider", (QuotaDecider,), {"courier_class": HearsFirst})
     scenario = type("Scenario", (QuotaScenario,), {"decider_class": decider})
-    for seed in range(MUTANT_SEEDS):
+    for seed in (49, *range(MUTANT_SEEDS)):  # the one that found it first
         try:
             Simulation("mutant", scenario(), seed, keep=1).run()
         except RunFailedError as failure:

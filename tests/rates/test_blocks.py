@@ -20,6 +20,8 @@ TENANTS = ("a", "b")
 SEEDS = 20
 SEEDS_A_TEST = 10
 SEEDS_TO_FIND = 30
+FIRST = {"counts twice": 6, "forgets what was stated ahead": 3, "spends what is not durable": 1}
+"""The seeds that found it first."""
 
 
 def make_blocks(life: int, records: Iterable[bytes] = (), **options: int) -> Blocks:
@@ -231,7 +233,7 @@ def test_servers_do_go_on_with_their_period_in_these_runs() -> None:
 
 @pytest.mark.parametrize("bug", BUGS)
 def test_each_mistake_is_found_by_seeds(bug: str) -> None:
-    for seed in range(SEEDS_TO_FIND):
+    for seed in (FIRST.get(bug, 0), *range(SEEDS_TO_FIND)):
         try:
             Simulation("rate_restarts", plant_scenario(bug), seed, keep=50, faults=OFTEN).run()
         except RunFailedError as failure:

@@ -14,7 +14,7 @@ from bursar.sim.simulation import Simulation
 SEEDS = 50
 CHUNK = 25
 SEEDS_MAX = 40
-FIRST_TO_FIND = {"charges nothing for lots": 97}
+FIRST_TO_FIND = {"charges nothing for lots": 97, "forgets strangers": 9}
 """Where few seeds find it, the search begins at one that does."""
 
 

@@ -22,7 +22,7 @@ from bursar.rates.zones import ZoneBook
 from bursar.resource.door import Resource
 from bursar.resource.grants import Grant
 from bursar.sim.operators import fetch_lot, look_often
-from bursar.sim.scenario import Boot, Scenario, require
+from bursar.sim.scenario import Boot, InvariantError, Scenario, require
 from bursar.sim.scenarios.rate.policies import (
     CAPACITIES,
     GUEST_LIMIT,
@@ -226,23 +226,20 @@ class RateScenario(Scenario):
     def _check_period(self, tenant: str, period: int) -> None:
         charged, told = self.charged.get((tenant, period), 0), self.told.get((tenant, period), 0)
         limit = self.limit(tenant, period)
-        require(
-            limit is None or charged <= limit,
-            f"{tenant} was served {charged} in period {period}, its limit is {limit}",
-        )
-        require(
-            told <= charged,
-            f"{tenant} was told of {told} tokens in period {period}, and {charged} were charged to its limit",
-        )
+        if limit is not None and charged > limit:
+            why = f"{tenant} was served {charged} in period {period}, its limit is {limit}"
+            raise InvariantError(why)
+        if told > charged:
+            why = f"{tenant} was told of {told} tokens in period {period}, and {charged} were charged"
+            raise InvariantError(why)
 
     def _check_alone(self, book: ServerBook) -> None:
         """A server that goes on by itself gives nobody more than it had."""
         most = self.most_alone()
-        for tenant, given in zip(book.tenants, book.scheduler.allowance, strict=True):
-            require(
-                int(given) <= most.get(tenant, 0),
-                f"{book.name} allows {tenant} {given} alone, above its limit of {most}",
-            )
+        for tenant, given in zip(book.tenants, book.scheduler.allowance.tolist(), strict=True):
+            if given > most.get(tenant, 0):
+                why = f"{book.name} allows {tenant} {given} alone, above its limit of {most}"
+                raise InvariantError(why)
 
     def most_alone(self) -> dict[str, int]:
         """By tenant; one without a limit had no more than the server can do in a period."""
