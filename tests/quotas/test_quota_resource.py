@@ -58,6 +58,19 @@ async def test_nested_tenants_are_charged_at_all_levels_or_at_none(town: Town) -
     assert await left(llm, "acme/search") == (10, 0, 50)
 
 
+async def test_whoever_gives_up_before_the_store_has_answered_is_told_so(
+    town: Town, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    llm = await town.open("a")
+
+    async def answers_never(*arguments: object) -> None:
+        await asyncio.Event().wait()
+
+    monkeypatch.setattr(llm.courier, "open_account", answers_never)
+    with pytest.raises(Unknown, match="the account of acme could not be opened: the store has not answered"):
+        await llm.acquire("acme", 1)
+
+
 async def test_a_hold_that_nobody_ends_is_charged_in_full(town: Town) -> None:
     llm = await town.open("a", hold_expiry_ns=100 * MILLISECOND_NS)
     grant = await llm.acquire("acme", 40, wait=5.0)

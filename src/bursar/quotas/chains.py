@@ -18,6 +18,7 @@ from bursar.world import SECOND_NS, World
 WindowOf = Callable[[Kind, int, str, date | None], Window | None]
 
 ALWAYS = Window(0, 2**62)
+NOT_YET = "the store has not answered yet"
 
 
 class Chain(NamedTuple):
@@ -32,7 +33,7 @@ class Chains:
     opened, the last time it was tried."""
 
     def __init__(self, world: World, courier: QuotaCourier, policy: QuotaPolicy, window_of: WindowOf) -> None:
-        self.why: object = "its window is just ending"
+        self.why: object = NOT_YET
         self.window_of = window_of
         self._world = world
         self._courier = courier
@@ -101,6 +102,7 @@ class Chains:
 
     async def try_open(self, tenant: str) -> bool:
         """See that the accounts exist and are known here."""
+        self.why = NOT_YET
         try:
             level = tenant
             for account in self.find(tenant):
@@ -113,6 +115,8 @@ class Chains:
                 level = terms.parent or ""
         except StoreError as error:
             self.why = error
+        else:
+            self.why = "its window is just ending"  # which is said only if it is not open even so
         self._chains.pop(tenant, None)  # the store may have another window than the calendar
         return self.is_open(tenant)
 
