@@ -197,6 +197,15 @@ async def cancelling_leaves_nothing_held(caller: Caller) -> None:
             await asyncio.sleep(0.01)
 
 
+async def a_released_name_is_free_at_once(caller: Caller) -> None:
+    """Whoever has left a claim finds its names free, without a wait."""
+    for _ in range(5):
+        try:
+            await caller.release(await caller.acquire("claim"))
+        except Refused as refused:
+            raise Broken(f"claim: released, and still held: {refused.why}") from refused
+
+
 async def settling_is_checked_and_gives_back(caller: Caller) -> None:
     for kind in ("quota", "fast"):
         grant = await caller.acquire(kind, 100)
@@ -449,6 +458,7 @@ LINES = (
     refusals_are_true,
     keys_make_one_of_two,
     cancelling_leaves_nothing_held,
+    a_released_name_is_free_at_once,
     settling_is_checked_and_gives_back,
     work_is_held_for_long_and_spent_in_parts,
     grants_say_their_period,

@@ -202,6 +202,10 @@ BREACHES: dict[str, tuple[Line, Break]] = {
         lines.cancelling_leaves_nothing_held,
         _replace(ClaimDecider, "finish", lambda was: _no),
     ),
+    "claim: a name is released late": (
+        lines.a_released_name_is_free_at_once,
+        _replace(ClaimDecider, "finish", lambda was: _no),
+    ),
     "door: settles anything": (
         lines.settling_is_checked_and_gives_back,
         _replace(Grant, "settle", _unchecked),

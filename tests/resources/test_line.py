@@ -40,7 +40,7 @@ async def settle_over(daemon: Daemon) -> list[Any]:
         trace=lambda event, **fields: None,
     )
     line = Line(world, ["a", "b"], None, learn=lambda described: None, recall=lambda lot: None)
-    line.settle_later(wire.Settle("llm", "a/1", 3, 0))
+    line.tell_later(wire.Settle("llm", "a/1", 3, 0))
     async with asyncio.timeout(10):
         await line.flush()
     return daemon.heard

@@ -15,6 +15,8 @@ from bursar.errors import Refused, Unknown, UnreachableError, UsageError
 from bursar.policy import Policy, WithoutBursar
 from bursar.resource import wire
 from bursar.resource.fallback import SafeRate
+from bursar.resource.far import FarDecider
+from bursar.resource.line import Line
 from bursar.runtime.client import Bursar, read_url
 from bursar.runtime.daemon import Daemon
 from bursar.runtime.routes import Address
@@ -263,6 +265,31 @@ async def test_without_a_daemon_the_policy_decides_and_nobody_stalls(
             assert fallbacks >= 1
             assert unknown >= 1
         assert sum(b.fallbacks("llm").values()) == fallbacks
+
+
+async def test_a_silent_daemon_is_one_that_is_away_also_when_the_door_is_first_to_give_up(
+    make_policy: MakePolicy, serve_policy: Serve, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    daemon = await serve_policy(make_policy())
+    door = daemon.host.resources["llm"]
+    door.policy = msgspec.structs.replace(door.policy, without_bursar=WithoutBursar(mode="keep"))
+    async with await bursar.connect(url_of(daemon)) as b:
+        llm = b.resource("llm")
+        await (await llm.acquire("acme")).release()
+
+        async def never(self: Line, message: object, timeout_ns: int) -> object:
+            return await asyncio.Event().wait()
+
+        monkeypatch.setattr(Line, "call", never)
+        monkeypatch.setattr(FarDecider, "patience_ns", lambda self, ticket: ticket.wait_ns + MILLISECOND_NS)
+        async with asyncio.timeout(5):
+            while True:  # the period in which it was charged is not over yet
+                try:
+                    async with llm.acquire("acme") as grant:
+                        assert grant.fallback == "keep"
+                        break
+                except Unknown as error:
+                    assert "cannot be reached" in error.why and error.fallback == "keep"
 
 
 async def test_a_silent_kind_costs_the_wait_and_a_small_bound(make_policy: MakePolicy) -> None:

@@ -127,7 +127,7 @@ async def test_a_worker_that_is_told_to_end_finishes_what_it_began(shop: ModuleT
         task = await b.submit(shop.power_on, tenant="ops", vm="vm-1", waits=True)
         await until_began(tmp_path, "vm-1")
         worker.tell(signal.SIGTERM)
-        assert worker.hear() == "w1 takes no more tasks and finishes 1"
+        assert worker.hear() == "w1 takes no more tasks, and finishes those that run: 1"
         later = await b.submit(shop.power_on, tenant="ops", vm="vm-2")
         (tmp_path / "go").touch()
         assert await asyncio.to_thread(worker.end) == 0

@@ -93,16 +93,14 @@ def test_a_budget_is_shown_topped_up_cut_and_a_lost_node_written_off(tmp_path: P
 def test_mistakes_with_a_quota_are_told(tmp_path: Path) -> None:
     policy = write_policy(tmp_path)
     asyncio.run(lose_a_node(tmp_path))
-    memory = tmp_path / "memory.toml"
-    memory.write_text('[resource.llm]\nkind = "quota"\n[resource.llm.tenant]\nacme = { limit = 1 }\n')
     for arguments, says in (
         (("fence", "b", "--policy", str(policy)), "--yes"),
         (("topup", "acme", "0", "--policy", str(policy)), "other than 0"),
         (("topup", "acme", str(2**64), "--policy", str(policy)), "within 2^63"),
         (("topup", "nobody", "5", "--policy", str(policy)), "quota show"),
         (("topup", "acme", "5", "--policy", str(policy)), "no node of this quota is up"),
-        (("topup", "acme", "5", "--policy", str(policy), "--resource", "other"), "has llm"),
-        (("topup", "acme", "5", "--policy", str(memory)), "SIGHUP"),
+        (("topup", "acme", "5", "--policy", str(policy), "--resource", "other"), "there is llm"),
+        (("topup", "acme", "5", "--store", "memory://"), "SIGHUP"),
         (("show", "--at", "nowhere"), "bursar://"),
     ):
         result = invoke("quota", *arguments)

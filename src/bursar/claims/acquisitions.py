@@ -294,11 +294,17 @@ class Acquisitions:
         fence = self._instance.fences_of(held.task)
         for ticket in present:
             replayed = is_replayed or ticket is not present[0]
-            amount, id = len(held.task.wanted), held.task.id
-            ticket.give(Granted(amount, id=id, fence=fence, replayed=replayed, data=held))
+            ticket.give(_write_granted(held, fence, replayed))
         for ticket in gone:
             ticket.give(Unknown(NOT_LEARNT))
         self.holdings.end(held)
+
+
+def _write_granted(held: Held, fence: dict[str, int], replayed: bool) -> Granted:
+    task = held.task
+    return Granted(
+        len(task.wanted), id=task.id, attempt=task.attempt, fence=fence, replayed=replayed, data=held
+    )
 
 
 def _say_in_use(ticket: Ticket, other: Task) -> UsageError:

@@ -85,6 +85,20 @@ class Holdings:
         else:
             self._end(held, self._remove)
 
+    async def release_left(self, id: str, attempt: int) -> None:
+        """Release a grant that was made by an earlier life of this process, or by another one. Not if
+        somebody was given it since, with its key. Raises Unknown."""
+        reader, store = self._instance.reader, self._instance.world.store
+        try:
+            await reader.repeat(store.sync)
+            found = await reader.read_task(id)
+            if found is None or id in self._held:
+                return
+            if found[0].is_claim and found[0].attempt == attempt:
+                await self._instance.release(id, only=found[0])
+        except (StoreUnknownError, SessionExpiredError, FormatError) as error:
+            raise Unknown(f"{id} still has its names: {error}") from error
+
     def _is_nobodys(self, held: Held) -> bool:
         """False also for one that was taken away, or moved to another process and back."""
         return held.holders == 0 and self._held.get(held.task.id) is held

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Container, Iterable, Sequence
-from typing import Any, TypeVar
+from typing import Any, TypeVar, get_args
 
 from bursar.claims.courier import Instance
 from bursar.claims.layout import instance_node
-from bursar.claims.model import Mark, State, Task, decode_mark
+from bursar.claims.model import Mark, Outcome, State, Task, decode_mark
 from bursar.claims.reader import READS_AT_ONCE, Record
 from bursar.claims.requirements import check_claim_name
 from bursar.errors import NodeMissingError, Refused, UsageError
@@ -182,19 +182,21 @@ class Records:
                 lines.append(f"{name}:{mode} is reserved for {view.holding.reserved}, which waited too long")
         records = await self.waiting_and_running()
         lines += self._why_short(task, [record.task for record in records])
-        if not lines and not any(
-            node.endswith("+") for node in await self._store.children(self._layout.instances)
-        ):
-            lines.append("all that it needs is free, and nobody has tasks done: start `bursar work`")
+        if not lines and not task.is_claim and not await self._has_workers():
+            lines.append("everything that it needs is free, but no worker is running: start `bursar work`")
         waiting = [record for record in records if record.task.state is State.PENDING]
         place = {each.task.id: (-each.task.priority, each.created) for each in waiting}
         before = [other for other in place if place[other] < place.get(task.id, (0, 0))]
-        lines.append(f"{len(before)} tasks wait that came before it, of any names")
+        ahead = f"{len(before) or 'no'} task{'s' * (len(before) != 1)}"
+        lines.append(f"{ahead} ahead of it, whatever names they need")
         if (seconds := await self._instance.forecast(task.id, records)) is not None:
             lines.append(
                 f"it should start in about {seconds:.0f} s, if tasks take as long as they did before"
             )
         return lines
+
+    async def _has_workers(self) -> bool:
+        return any(node.endswith("+") for node in await self._store.children(self._layout.instances))
 
     def _why_short(self, task: Task, known: Sequence[Task]) -> list[str]:
         """Of counted names: who has those that it lacks."""
@@ -271,6 +273,12 @@ def check_id(id: object) -> str:
     return id
 
 
+def check_one_of(what: str, value: str | None, known: Sequence[str]) -> None:
+    if value is not None and value not in known:
+        listed = ", ".join(f'"{each}"' for each in known)
+        raise UsageError(f"{what} is one of {listed}, not {value[:60]!r}")
+
+
 def make_filter(
     tenant: str | None, state: str | None, outcome: str | None, of: str | None, function: str | None
 ) -> Callable[[Task], bool]:
@@ -284,6 +292,8 @@ def make_filter(
     ):
         if value is not None and not isinstance(value, str):
             raise UsageError(f"{what} is text, not {value!r}")
+    check_one_of("state", state, list(State))
+    check_one_of("outcome", outcome, get_args(Outcome))
 
     def is_wanted(task: Task) -> bool:
         return (

@@ -21,6 +21,7 @@ from bursar.claims.layout import digest, new_id
 from bursar.claims.lots import find_beyond
 from bursar.claims.model import State, check_priority
 from bursar.claims.queue import Order, conflict_order, learned_order
+from bursar.claims.records import check_id
 from bursar.claims.requirements import Needs, parse_needs
 from bursar.claims.seen import Seen
 from bursar.claims.statistics import ClaimStatistics, count
@@ -170,6 +171,9 @@ class ClaimDecider(Decider):
         """Releases its names, also if nobody awaits what is returned. Raises Unknown if the store does
         not answer; it is tried on, until it does."""
         return self.instance.claims.holdings.finish(granted.data)
+
+    async def release(self, id: str, attempt: int) -> None:
+        await self.instance.claims.holdings.release_left(check_id(id), attempt)
 
     async def more(self, granted: Granted, names: tuple[str, ...], wait_ns: int) -> None:
         needs = parse_needs(names, paths=self._policy.paths, counted=self._policy.counted)

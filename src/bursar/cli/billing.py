@@ -13,9 +13,9 @@ from typing import Annotated, Any, Literal
 import typer
 
 from bursar.cli.exits import EXIT_CODES
+from bursar.cli.places import ResourceName, choose
 from bursar.cli.reaching import DAEMON, At, Authority, Certificate, Key, WhoAsks, read_tls
-from bursar.cli.tasks import AsJson, ResourceName
-from bursar.errors import UsageError
+from bursar.cli.tasks import AsJson
 
 USAGE = (
     "tenant", "begin", "end", "unit", "limit", "used", "adjusted", "billed", "held", "written_off",
@@ -29,15 +29,6 @@ def register(group: typer.Typer) -> None:
     group.command(epilog=EXIT_CODES)(balance)
     # A credit note is a negative amount, which is no option.
     group.command(epilog=EXIT_CODES, context_settings={"ignore_unknown_options": True})(adjust)
-
-
-def choose(wanted: str | None, quotas: list[str], where: object) -> str:
-    """The resource that is meant."""
-    name = wanted or (quotas[0] if len(quotas) == 1 else "")
-    if name not in quotas:
-        listed = ", ".join(quotas) or "none"
-        raise UsageError(f"say which resource of kind quota with --resource; {where} has {listed}")
-    return name
 
 
 async def turn_pages(resource: Any, verb: str, **asked: Any) -> AsyncIterator[dict[str, Any]]:
@@ -146,7 +137,7 @@ async def _reach(resource: str | None, at: str, name: str | None, tls: Any) -> A
     read_url(at)
     async with await connect(at, name=name, tls=tls) as b:
         quotas = [found for found in b.resources if b.resource(found).kind == "quota"]
-        yield b.resource(choose(resource, quotas, at))
+        yield b.resource(choose("quota", resource, quotas, at))
 
 
 def _list(

@@ -8,7 +8,8 @@ from typing import Annotated
 import typer
 
 from bursar.cli.exits import EXIT_CODES
-from bursar.cli.tasks import DEFAULT_POLICY, AsJson, PolicyFile, ResourceName, describe, run
+from bursar.cli.places import Place, placed
+from bursar.cli.tasks import AsJson, describe, run
 from bursar.cli.visiting import name_visitor
 from bursar.errors import UsageError
 
@@ -16,21 +17,19 @@ from bursar.errors import UsageError
 def register(app: typer.Typer) -> None:
     group = typer.Typer(help="Who holds a name: holders, release.", no_args_is_help=True)
     for command in (holders, release):
-        group.command(epilog=EXIT_CODES)(command)
+        group.command(epilog=EXIT_CODES)(placed(command))
     app.add_typer(group, name="claims")
 
 
 Name = Annotated[str, typer.Argument(metavar="NAME", show_default=False)]
 
 
-def holders(
-    name: Name, policy: PolicyFile = DEFAULT_POLICY, resource: ResourceName = None, as_json: AsJson = False
-) -> None:
+def holders(place: Place, name: Name, as_json: AsJson = False) -> None:
     """Say who holds a name now.
 
     Example: bursar claims holders vm-7
     """
-    tasks = run(policy, resource, "holders", of=name)
+    tasks = run(place, "holders", of=name)
     if as_json:
         typer.echo(json.dumps([describe(task) for task in tasks], indent=2))
         return
@@ -42,9 +41,8 @@ def holders(
 
 
 def release(
+    place: Place,
     name: Name,
-    policy: PolicyFile = DEFAULT_POLICY,
-    resource: ResourceName = None,
     yes: Annotated[bool, typer.Option("--yes", help="Do it without asking.")] = False,
 ) -> None:
     """Take a name, and all else they hold, from those who hold it.
@@ -55,5 +53,5 @@ def release(
     """
     if not yes:
         raise UsageError(f"this takes {name} from whoever uses it: add --yes if you are sure")
-    removed = run(policy, resource, "force_release", of=name, by=name_visitor())
+    removed = run(place, "force_release", of=name, by=name_visitor())
     typer.echo("\n".join(f"{id}: removed" for id in removed) or f"nobody holds {name}")

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from bursar.claims.resource import ClaimDecider
+    from bursar.cli.places import Ask
 
 LISTED_MAX = 20
 OVER_MAX = 10
@@ -16,13 +16,13 @@ NAMES_MAX = 4
 Row = dict[str, Any]
 
 
-async def read_overview(found: ClaimDecider) -> dict[str, Any]:
-    tasks = await found.verbs["tasks"]()
+async def read_overview(ask: Ask) -> dict[str, Any]:
+    tasks = await ask("tasks")
     running = [task for task in tasks if task["state"] != "pending"]
     waiting = [task for task in tasks if task["state"] == "pending"]
     for task in [*running[:LISTED_MAX], *waiting[:LISTED_MAX]]:
-        task["why"] = await found.verbs["why"](id=task["id"])
-    dead, over = await found.verbs["dead"](), await found.verbs["history"](most=OVER_MAX)
+        task["why"] = await ask("why", id=task["id"])
+    dead, over = await ask("dead"), await ask("history", most=OVER_MAX)
     return {"running": running, "waiting": waiting, "given up": dead, "over": over}
 
 

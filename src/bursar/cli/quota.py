@@ -11,21 +11,29 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from bursar.cli import billing
-from bursar.cli.billing import choose, turn_pages
+from bursar.cli.billing import turn_pages
 from bursar.cli.exits import EXIT_CODES
+from bursar.cli.places import DEFAULT_POLICY, ResourceName, choose
 from bursar.cli.reaching import DAEMON, At, Authority, Certificate, Key, WhoAsks, read_tls
-from bursar.cli.tasks import DEFAULT_POLICY, AsJson, PolicyFile, ResourceName
-from bursar.cli.visiting import name_visitor, open_visitor
+from bursar.cli.tasks import AsJson
+from bursar.cli.visiting import (
+    OfPolicy,
+    StoreUrl,
+    check_store,
+    name_visitor,
+    open_visitor,
+    read_policy,
+    store_of,
+)
 from bursar.errors import UsageError
 
 if TYPE_CHECKING:
-    from bursar.policy import QuotaPolicy
     from bursar.quotas.layout import Layout
     from bursar.world import World
 
 FIELDS = ("unspent", "held", "spent")
 
-Act = Callable[["World", "Layout", "QuotaPolicy"], Awaitable[Any]]
+Act = Callable[["World", "Layout"], Awaitable[Any]]
 
 
 def register(app: typer.Typer) -> None:
@@ -77,7 +85,7 @@ async def _survey(resource: str | None, at: str, name: str | None, tls: Any) -> 
     read_url(at)
     async with await connect(at, name=name, tls=tls) as b:
         quotas = [found for found in b.resources if b.resource(found).kind == "quota"]
-        chosen = choose(resource, quotas, at)
+        chosen = choose("quota", resource, quotas, at)
         rows = [row async for row in turn_pages(b.resource(chosen), "survey")]
         return {"resource": chosen, "whole": {row.pop("account"): row for row in rows}}
 
@@ -113,7 +121,8 @@ def _print(found: Mapping[str, Any]) -> None:
 
 def fence(
     node: Annotated[str, typer.Argument(metavar="NODE", show_default=False)],
-    policy: PolicyFile = DEFAULT_POLICY,
+    policy: OfPolicy = None,
+    store: StoreUrl = None,
     resource: ResourceName = None,
     yes: Annotated[bool, typer.Option("--yes", help="Do it without asking.")] = False,
     as_json: AsJson = False,
@@ -123,19 +132,17 @@ def fence(
     Until then a budget cannot be known to be used up, because the node may have units left. If it
     comes back with its own ledger its units count again; without one it begins a new ledger.
 
-    Example: bursar quota fence node-7 --policy policy.toml --yes
+    Example: bursar quota fence node-7 --store sqlite:///var/lib/bursar/store.db --yes
     """
     from bursar.quotas import operations
 
     if not yes:
         raise UsageError(f"this writes off what {node} has left: add --yes if it is gone for good")
-    done = _act(
-        policy,
-        resource,
-        lambda world, layout, quota: operations.fence(
-            world.store, layout, node, by=name_visitor(), at_ns=world.clock.wall()
-        ),
-    )
+
+    async def act(world: World, layout: Layout) -> list[str]:
+        return await operations.fence(world.store, layout, node, by=name_visitor(), at_ns=world.clock.wall())
+
+    done = _act(policy, store, resource, act)
     if as_json:
         typer.echo(json.dumps({"fenced": done}))
     else:
@@ -145,7 +152,8 @@ def fence(
 def topup(
     account: Annotated[str, typer.Argument(metavar="ACCOUNT", show_default=False)],
     amount: Annotated[int, typer.Argument(metavar="AMOUNT", show_default=False)],
-    policy: PolicyFile = DEFAULT_POLICY,
+    policy: OfPolicy = None,
+    store: StoreUrl = None,
     resource: ResourceName = None,
     as_json: AsJson = False,
 ) -> None:
@@ -155,19 +163,19 @@ def topup(
     limit holds until the policy's limit for the tenant is changed. Running it twice adds twice. When it is
     done, every node goes by the new limit, or is named (`unheard`).
 
-    Example: bursar quota topup acme 500000 --policy policy.toml
+    Example: bursar quota topup acme 500000 --store sqlite:///var/lib/bursar/store.db
     """
     from bursar.quotas import operations
     from bursar.quotas.accounts import total
 
-    async def act(world: World, layout: Layout, quota: QuotaPolicy) -> dict[str, Any]:
+    async def act(world: World, layout: Layout) -> dict[str, Any]:
         name, mints, asleep = await operations.top_up(
             world.store, layout, account, amount, by=name_visitor(), at_ns=world.clock.wall()
         )
         unheard = await operations.wait_heard(world.store, layout, world.clock)
         return {"account": name, "limit": total(mints), "asleep": asleep, "unheard": unheard}
 
-    done = _act(policy, resource, act)
+    done = _act(policy, store, resource, act)
     if as_json:
         typer.echo(json.dumps(done))
         return
@@ -208,7 +216,7 @@ def accept(
     async def go() -> Mapping[str, Any]:
         async with await connect(at, name=name, tls=tls) as b:
             quotas = [found for found in b.resources if b.resource(found).kind == "quota"]
-            said: Mapping[str, Any] = await b.resource(choose(resource, quotas, at)).verb(
+            said: Mapping[str, Any] = await b.resource(choose("quota", resource, quotas, at)).verb(
                 "accept", account=account
             )
             return said
@@ -216,29 +224,25 @@ def accept(
     typer.echo(f"{account}: {asyncio.run(go())['accepted']:,} let stand, it is granted of again")
 
 
-def _act(policy: Path, resource: str | None, act: Act) -> Any:
-    """Do it at the policy's store, as a visitor."""
+def _act(policy: Path | None, store: str | None, resource: str | None, act: Act) -> Any:
+    """Do it at the store, as a visitor."""
     import asyncio
 
-    from bursar.policy import QuotaPolicy, load
+    from bursar.fleet.identity import read_identity
+    from bursar.policy import load
+    from bursar.quotas.layout import Layout
 
-    loaded = load(policy)
-    quotas = {name: found for name, found in loaded.resources.items() if isinstance(found, QuotaPolicy)}
-    chosen = quotas[choose(resource, list(quotas), policy)]
-    if loaded.store.startswith("memory://"):
-        raise UsageError(
-            f"{policy}: the store is the daemon's own, out of reach: change the limit in the policy "
-            "and send the daemon SIGHUP, or give the policy a store"
-        )
+    loaded = load(policy or DEFAULT_POLICY) if store is None else None
+    url = check_store(store or "") if loaded is None else store_of(loaded)
 
     async def go() -> Any:
-        from bursar.fleet.identity import read_identity
-        from bursar.quotas.layout import Layout
-
-        world = await open_visitor(loaded.store)
+        world = await open_visitor(url)
         try:
+            terms = loaded or await read_policy(world.store)
+            quotas = [name for name, found in terms.resources.items() if found.kind == "quota"]
+            chosen = choose("quota", resource, quotas, terms.source)
             found = await read_identity(world.store)
-            return await act(world, Layout(chosen.name, found.epoch if found else 1), chosen)
+            return await act(world, Layout(chosen, found.epoch if found else 1))
         finally:
             await world.close()
 

@@ -1,73 +1,33 @@
 """`bursar tasks`, and `list`, `history`, `show`, `why`, `cancel`, `dead`, `retry` and `discard` below it: the
-tasks of a claim resource, from its store."""
+tasks of a claim resource."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
-from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any, Literal
 
 import typer
 
 from bursar.cli.exits import EXIT_CODES, FAILED
-from bursar.cli.visiting import open_visitor
-from bursar.errors import UsageError
+from bursar.cli.places import Place, open_claim, placed
 
-if TYPE_CHECKING:
-    from bursar.claims.resource import ClaimDecider
-    from bursar.policy import ClaimPolicy, Policy
-
-PolicyFile = Annotated[Path, typer.Option("--policy", help="The policy file, for its store.")]
-ResourceName = Annotated[str | None, typer.Option("--resource", help="Which one, if there are several.")]
 AsJson = Annotated[bool, typer.Option("--json", help="Print as JSON.")]
-DEFAULT_POLICY = Path("policy.toml")
 
 
 def register(app: typer.Typer) -> None:
     group = typer.Typer(help="What runs, what waits and why, what was given up or is over.")
-    group.callback(invoke_without_command=True, epilog=EXIT_CODES)(overview)
+    group.callback(invoke_without_command=True, epilog=EXIT_CODES)(placed(overview))
     for command in (list_tasks, history, show, why, cancel, dead, retry, discard):
-        group.command(command.__name__.removesuffix("_tasks"), epilog=EXIT_CODES)(command)
+        group.command(command.__name__.removesuffix("_tasks"), epilog=EXIT_CODES)(placed(command))
     app.add_typer(group, name="tasks")
 
 
-def choose_claim(policy: Policy, resource: str | None) -> ClaimPolicy:
-    """The resource of kind claim with that name, or the only one."""
-    from bursar.policy import ClaimPolicy
-
-    claims = {name: found for name, found in policy.resources.items() if isinstance(found, ClaimPolicy)}
-    name = resource or (next(iter(claims)) if len(claims) == 1 else "")
-    if name not in claims:
-        listed = ", ".join(claims) or "none"
-        raise UsageError(f"say which resource of kind claim with --resource; {policy.source} has {listed}")
-    return claims[name]
-
-
-@asynccontextmanager
-async def visiting(policy: Path, resource: str | None) -> AsyncIterator[ClaimDecider]:
-    """The claim resource of a policy, to look at and to change, without taking part in its work."""
-    from bursar.claims.resource import ClaimDecider
-    from bursar.policy import load
-
-    loaded = load(policy)
-    terms = choose_claim(loaded, resource)
-    world = await open_visitor(loaded.store)
-    try:
-        found = ClaimDecider(world, terms.name, terms)
-        await found.instance.attach()
-        yield found
-    finally:
-        await world.close()
-
-
-def run(policy: Path, resource: str | None, verb: str, **arguments: Any) -> Any:
+def run(place: Place, verb: str, **arguments: Any) -> Any:
     import asyncio
 
     async def go() -> Any:
-        async with visiting(policy, resource) as found:
-            return await found.verbs[verb](**arguments)
+        async with open_claim(place) as ask:
+            return await ask(verb, **arguments)
 
     return asyncio.run(go())
 
@@ -79,13 +39,14 @@ def describe(task: dict[str, Any]) -> dict[str, Any]:
 
 def overview(
     context: typer.Context,
-    policy: PolicyFile = DEFAULT_POLICY,
-    resource: ResourceName = None,
+    place: Place,
     as_json: AsJson = False,
 ) -> None:
     """Say what runs and where, what waits and why, what was given up, and what was over last.
 
-    Example: bursar tasks --policy policy.toml
+    Asks the store where there is one within reach, else the daemon.
+
+    Example: bursar tasks --store sqlite:///var/lib/bursar/store.db
     """
     if context.invoked_subcommand is not None:
         return
@@ -94,8 +55,8 @@ def overview(
     from bursar.cli.overview import read_overview, write_overview
 
     async def go() -> dict[str, Any]:
-        async with visiting(policy, resource) as found:
-            return await read_overview(found)
+        async with open_claim(place) as ask:
+            return await read_overview(ask)
 
     seen = asyncio.run(go())
     if as_json:
@@ -110,11 +71,10 @@ FunctionName = Annotated[str | None, typer.Option("--function", help="Only these
 
 
 def list_tasks(
-    policy: PolicyFile = DEFAULT_POLICY,
-    resource: ResourceName = None,
+    place: Place,
     tenant: Tenant = None,
     state: Annotated[
-        str | None, typer.Option(help='Only "pending" or "running" ones.', show_default=False)
+        Literal["pending", "running"] | None, typer.Option(help="Only these.", show_default=False)
     ] = None,
     of: Of = None,
     function: FunctionName = None,
@@ -125,12 +85,11 @@ def list_tasks(
     Example: bursar tasks list --tenant ops --state running
     """
     filters = _leave_out(tenant=tenant, state=state, of=of, function=function)
-    _print_all(run(policy, resource, "tasks", **filters), as_json)
+    _print_all(run(place, "tasks", **filters), as_json)
 
 
 def history(
-    policy: PolicyFile = DEFAULT_POLICY,
-    resource: ResourceName = None,
+    place: Place,
     tenant: Tenant = None,
     outcome: Annotated[
         str | None, typer.Option(help='Only "ok", "failed", "cancelled", ... ones.', show_default=False)
@@ -145,7 +104,7 @@ def history(
     Example: bursar tasks history --outcome failed --most 20
     """
     filters = _leave_out(tenant=tenant, outcome=outcome, of=of, function=function)
-    _print_all(run(policy, resource, "history", most=most, **filters), as_json)
+    _print_all(run(place, "history", most=most, **filters), as_json)
 
 
 def _leave_out(**filters: str | None) -> dict[str, str]:
@@ -161,20 +120,19 @@ def _print_all(tasks: list[dict[str, Any]], as_json: bool) -> None:
     for task in tasks:
         stands = task["outcome"] or task["state"]
         typer.echo(f"{task['id']}  {stands:<9} {name_of(task)}  {task['tenant']}  {write_needs(task)}")
-    typer.echo(f"{len(tasks)} tasks")
+    typer.echo(f"{len(tasks)} task{'' if len(tasks) == 1 else 's'}")
 
 
 def show(
     id: Annotated[str, typer.Argument(metavar="ID", show_default=False)],
-    policy: PolicyFile = DEFAULT_POLICY,
-    resource: ResourceName = None,
+    place: Place,
     as_json: AsJson = False,
 ) -> None:
     """Show one task, also for a while after it is over.
 
     Example: bursar tasks show k52c1...
     """
-    task = run(policy, resource, "read", id=id)
+    task = run(place, "read", id=id)
     if task is None:
         typer.echo(f"bursar: there is no task {id}, or it was over long ago", err=True)
         raise typer.Exit(FAILED)
@@ -188,60 +146,56 @@ def show(
 
 def why(
     id: Annotated[str, typer.Argument(metavar="ID", show_default=False)],
-    policy: PolicyFile = DEFAULT_POLICY,
-    resource: ResourceName = None,
+    place: Place,
     as_json: AsJson = False,
 ) -> None:
     """Say what a task waits for: who holds each name, and its place.
 
     Example: bursar tasks why k52c1...
     """
-    lines = run(policy, resource, "why", id=id)
+    lines = run(place, "why", id=id)
     typer.echo(json.dumps(lines, indent=2) if as_json else "\n".join(lines))
 
 
 def cancel(
     id: Annotated[str, typer.Argument(metavar="ID", show_default=False)],
-    policy: PolicyFile = DEFAULT_POLICY,
-    resource: ResourceName = None,
+    place: Place,
     wait: Annotated[float, typer.Option(min=0, help="Seconds in which one that runs may stop.")] = 2.0,
 ) -> None:
     """Take back a task that waits, ask one that runs to stop.
 
     Example: bursar tasks cancel k52c1...
     """
-    typer.echo(f"{id}: {run(policy, resource, 'cancel', id=id, wait=wait)}")
+    typer.echo(f"{id}: {run(place, 'cancel', id=id, wait=wait)}")
 
 
-def dead(policy: PolicyFile = DEFAULT_POLICY, resource: ResourceName = None, as_json: AsJson = False) -> None:
+def dead(place: Place, as_json: AsJson = False) -> None:
     """List the tasks that were given up: they failed, or whoever did them died, too often.
 
-    Example: bursar tasks dead --policy policy.toml
+    Example: bursar tasks dead --resource orders
     """
-    _print_all(run(policy, resource, "dead"), as_json)
+    _print_all(run(place, "dead"), as_json)
 
 
 def retry(
     id: Annotated[str, typer.Argument(metavar="ID", show_default=False)],
-    policy: PolicyFile = DEFAULT_POLICY,
-    resource: ResourceName = None,
+    place: Place,
 ) -> None:
     """Have a task tried again that was given up.
 
     Example: bursar tasks retry k52c1...
     """
-    run(policy, resource, "retry", id=id)
+    run(place, "retry", id=id)
     typer.echo(f"{id}: waits to be tried again")
 
 
 def discard(
     id: Annotated[str, typer.Argument(metavar="ID", show_default=False)],
-    policy: PolicyFile = DEFAULT_POLICY,
-    resource: ResourceName = None,
+    place: Place,
 ) -> None:
     """Forget a task that was given up.
 
     Example: bursar tasks discard k52c1...
     """
-    run(policy, resource, "discard", id=id)
+    run(place, "discard", id=id)
     typer.echo(f"{id}: forgotten")

@@ -13,6 +13,7 @@ from bursar.errors import UsageError
 if TYPE_CHECKING:
     from bursar.policy import Policy
     from bursar.runtime.world import LiveWorld
+    from bursar.world import Store
 
 ResultT = TypeVar("ResultT")
 
@@ -71,6 +72,18 @@ async def open_visitor(
         await world.close()
         raise
     return world
+
+
+async def read_policy(store: Store) -> Policy:
+    """The policy in force there."""
+    from bursar.fleet.documents import read_document
+
+    found = await read_document(store)
+    if found is None:
+        raise UsageError(
+            "no policy is in this store yet: `bursar apply FILE` writes one, or name a file's with --policy"
+        )
+    return found.policy
 
 
 def visit(url: str, act: Callable[[LiveWorld], Awaitable[ResultT]], *, any_form: bool = False) -> ResultT:

@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from bursar.cli.exits import EXIT_CODES
-from bursar.cli.tasks import ResourceName, choose_claim
-from bursar.cli.visiting import open_visitor
+from bursar.cli.places import ResourceName, choose_claim
+from bursar.cli.visiting import StoreUrl, check_store, open_visitor, read_policy, visit
+from bursar.errors import UsageError
 from bursar.world import SECOND_NS
 
 DRAIN_NS = 30 * SECOND_NS
@@ -18,6 +19,7 @@ if TYPE_CHECKING:
     import asyncio
 
     from bursar.policy import Policy
+    from bursar.runtime.client import Bursar
     from bursar.runtime.functions import Functions
 
 
@@ -28,8 +30,9 @@ def register(app: typer.Typer) -> None:
 def work(
     app: Annotated[str, typer.Argument(metavar="MODULE:APP", help="The Bursar.", show_default=False)],
     policy: Annotated[
-        Path | None, typer.Option("--policy", help="Another policy file than the app's own.")
+        Path | None, typer.Option("--policy", help="A policy file, for its store; default: the app's own.")
     ] = None,
+    store: StoreUrl = None,
     resource: ResourceName = None,
     name: Annotated[
         str | None, typer.Option(help="This worker's name, its own (else made of host and process).")
@@ -41,22 +44,37 @@ def work(
     Told to stop (Ctrl-C, SIGTERM) it begins no more and finishes what it began, for 30 seconds.
     What tasks do runs in a thread of its own, so that one that blocks is not taken for dead.
 
-    APP is a `bursar.Bursar("policy.toml")` with functions under `@app.task`. Any number of workers
-    share the queue of one resource.
+    APP is a `bursar.Bursar(...)` with functions under `@app.task`. Any number of workers share the
+    queue of one resource. They go to the store themselves, so they need its URL or a policy file.
 
-    Example: bursar work shop.tasks:app --name worker-1
+    Example: bursar work shop.tasks:app --policy policy.toml --name worker-1
     """
     import asyncio
     import os
     import socket
 
-    from bursar.policy import load
     from bursar.runtime.apps import find_app
 
     found = find_app(app)
-    terms = found.load_policy() if policy is None else load(policy)
+    terms = _find_policy(found, policy, store)
     called = name or f"{socket.gethostname()}-{os.getpid()}"
     asyncio.run(_work(found.functions, app, terms, resource, called, at_once))
+
+
+def _find_policy(app: Bursar, file: Path | None, store: str | None) -> Policy:
+    from bursar.policy import load, settle
+
+    if store is not None:
+        url = check_store(store)
+        return settle(visit(url, lambda world: read_policy(world.store)), {}, url)
+    if file is not None:
+        return load(file)
+    if isinstance(app.target, str) and "://" in app.target:
+        raise UsageError(
+            f"the app connects to {app.target}, but a worker goes to the store: "
+            "add --policy FILE or --store URL"
+        )
+    return app.load_policy()
 
 
 async def _work(
@@ -84,7 +102,7 @@ async def _work(
         asyncio.get_running_loop().add_signal_handler(number, stopping.set)
     try:
         await _until(stopping, world.failure)
-        typer.echo(f"{name} takes no more tasks and finishes {instance.stop_taking()}")
+        typer.echo(f"{name} takes no more tasks, and finishes those that run: {instance.stop_taking()}")
         await instance.drain(DRAIN_NS)
     finally:
         await instance.stop()

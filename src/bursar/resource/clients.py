@@ -78,7 +78,7 @@ class Clients:
         try:
             if isinstance(message, wire.Open):
                 return await self._open(client, message.token)
-            session = self._find_session(client, isinstance(message, wire.GiveBack))
+            session = self._find_session(client, isinstance(message, wire.GiveBack | wire.Release))
             return wire.NotOpened() if session is None else await self._handle(session, message)
         except DeniedError as error:
             self.counts["denied"] += 1
@@ -135,6 +135,8 @@ class Clients:
                 return await self._give_back(session, message)
             case wire.Settle():
                 return await self._settle(session, message)
+            case wire.Release():
+                return await self._release(session, message)
             case wire.Grow():
                 return await self._grow(session, message)
             case wire.More():
@@ -171,6 +173,14 @@ class Clients:
         session.grants.pop(message.number, None)
         return wire.Done()
 
+    async def _release(self, session: Session, message: wire.Release) -> Message:
+        held, _ = self._find_held(session, message)
+        if held is not None:
+            await self._return(session, message.number, 0)
+        else:  # it was granted by an earlier life of this daemon, or by another one
+            await self._find(session, message.resource).release(message.id, message.attempt)
+        return wire.Done()
+
     async def _grow(self, session: Session, message: wire.Grow) -> Message:
         held, tenant = self._find_held(session, message)
         size = await self._find(session, message.resource).grow(message.id, message.size, tenant)
@@ -187,7 +197,7 @@ class Clients:
         return self._given(held.granted)
 
     def _find_held(
-        self, session: Session, message: wire.Settle | wire.Grow | wire.Extend
+        self, session: Session, message: wire.Settle | wire.Release | wire.Grow | wire.Extend
     ) -> tuple[Held | None, str | None]:
         """The grant that is meant, if it is this client's, and its tenant."""
         held = session.grants.get(message.number)
@@ -279,6 +289,7 @@ class Clients:
             granted.limit,
             granted.remaining,
             granted.reset_ns,
+            granted.attempt,
         )
 
     # -- taking back

@@ -198,6 +198,11 @@ class Decider(Protocol):
         Unknown, UsageError."""
         raise UsageError(f"{self.name} is of kind {self.kind}, which has no names; a claim has")
 
+    async def release(self, id: str, attempt: int) -> None:
+        """Where `offers.names`: release that grant of that id, if nobody else was given it since. Raises
+        Unknown: then release it again later."""
+        raise UsageError(f"{self.name} is of kind {self.kind}, which has no names; a claim has")
+
     async def whose(self, id: str) -> str:
         """Where `offers.settles`: the tenant of the grant of that id. Raises UsageError, Unknown."""
         raise UsageError(f"{self.name} is of kind {self.kind}, whose grants have no ids; a quota's have")

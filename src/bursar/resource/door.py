@@ -425,6 +425,12 @@ class Resource:
         check_name("id", id)
         await self.decider.settle(id, used)
 
+    async def release_id(self, id: str, attempt: int) -> None:
+        """Release a claim of which nobody here knows: the daemon that granted it was restarted, or is away.
+        Raises UsageError, Unknown."""
+        check_name("id", id)
+        await self.decider.release(id, attempt)
+
     # -- telling
 
     async def verb(self, name: str, **arguments: Any) -> Any:

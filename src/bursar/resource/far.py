@@ -6,6 +6,7 @@ and is spent here; what was spent of it is told with the next question.
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Awaitable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
@@ -244,7 +245,7 @@ class FarDecider(Decider):
         self._refusals.pop(ticket.tenant, None)
         # Counted from the asking, and by the slower of two clocks: over here first.
         until = began + given.good_ns * self._good_ppm // PPM
-        if given.id:
+        if given.id and self.offers.settles:
             self._ids[given.id] = asked
         return Granted(
             given.amount,
@@ -252,6 +253,7 @@ class FarDecider(Decider):
             ahead=given.ahead,
             until=until,
             id=given.id,
+            attempt=given.attempt,
             fence=given.fence,
             fallback=given.fallback,
             replayed=given.replayed,
@@ -331,7 +333,13 @@ class FarDecider(Decider):
             asked.task.cancel()
         ticket.place = None
         self._line.give_back(asked.peer, asked.number, wire.UNDONE)
-        return Unknown("the caller gave up") if self._line.denied is None else DeniedError(self._line.denied)
+        if ticket.late is not None:
+            return Unknown("the caller gave up")
+        answer = self._go_on(ticket, "bursar cannot be reached: no answer came in time")
+        if isinstance(answer, Granted):
+            ticket.give(answer)
+            return None
+        return answer
 
     # -- giving back
 
@@ -352,9 +360,29 @@ class FarDecider(Decider):
         return None
 
     def finish(self, granted: Granted) -> Awaitable[None] | None:
-        if granted.data is not None:
-            self._close(granted.data, 0)
+        asked: Asked | None = granted.data
+        if asked is not None and granted.id and self.offers.names:
+            return self._release(asked, granted)
+        if asked is not None:
+            self._close(asked, 0)
         return None
+
+    async def _release(self, asked: Asked, granted: Granted) -> None:
+        """Names are in others' way, so the caller goes on once they are free. Raises Unknown if the daemon
+        does not say so; it is told until it does."""
+        if not asked.open:
+            return
+        asked.open = False
+        self._line.let_go()
+        message = wire.Release(self.name, granted.id, granted.attempt, asked.number)
+        try:
+            await self._line.ask(message)
+        except (NetworkError, Unknown) as error:
+            self._line.tell_later(message)
+            raise Unknown(f"{granted.id} still has its names, and is released later: {error}") from error
+        except asyncio.CancelledError:
+            self._line.tell_later(message)
+            raise
 
     def _close(self, asked: Asked, unused: int) -> None:
         if asked.open:
@@ -381,7 +409,7 @@ class FarDecider(Decider):
             await self._line.ask(message, ANSWER_NS)
         except (NetworkError, Unknown) as error:
             self._world.trace("client.settles_later", id=id, why=str(error))
-            self._line.settle_later(message)
+            self._line.tell_later(message)
 
     async def grow(self, id: str, size: int) -> int:
         found = await self._ask_of(wire.Grow(self.name, id, size, self._number_of(id)))

@@ -169,6 +169,7 @@ class Grant:
             if left_s <= 0:
                 return False
         return False
+
     async def more(self, *names: str, wait: float = 0.0) -> Grant:
         """Claim more names while these are held, all of them or none: `fence` has theirs too, and they are
         released with the rest. Raises Refused; where that says that somebody began earlier, let go of this

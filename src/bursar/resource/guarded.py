@@ -103,6 +103,11 @@ class Guarded:
         await self._check_grant(id, tenant)
         await self.door.settle(id, used)
 
+    async def release(self, id: str, attempt: int) -> None:
+        if self.door.decider.offers.names and not self._may_all("acquire"):
+            await self._check_need(NEEDS["cancel"], {"id": id})
+        await self.door.release_id(id, attempt)
+
     async def grow(self, id: str, size: int, tenant: str | None = None) -> int:
         await self._check_grant(id, tenant)
         return await self.door.grow_id(id, size)

@@ -56,7 +56,7 @@ class Line:
         self._number = world.incarnation << 32  # never one of an earlier life under the same name
         self._back: dict[str, dict[int, int]] = {}
         self._told: list[wire.Told] = []
-        self._settling: dict[tuple[str, str], wire.Settle] = {}
+        self._untold: dict[tuple[str, str], wire.Settle | wire.Release] = {}
         self._serial = world.incarnation << 32
         self.away = False
         self.denied: str | None = None
@@ -197,9 +197,9 @@ class Line:
         self._back.setdefault(peer, {})[number] = unused
         self._return_soon()
 
-    def settle_later(self, message: wire.Settle) -> None:
+    def tell_later(self, message: wire.Settle | wire.Release) -> None:
         """The daemon did not answer: it is told again until it does."""
-        self._settling[message.resource, message.id] = message
+        self._untold[message.resource, message.id] = message
         self._return_soon()
 
     def tell(self, lot: int, granted: int, requests: int, unspent: int, refused: int, refusals: int) -> None:
@@ -224,7 +224,7 @@ class Line:
     async def _return_all(self) -> None:
         try:
             await self.world.clock.sleep(0)
-            while self._back or self._told or self._settling:
+            while self._back or self._told or self._untold:
                 if not await self._return_batch():
                     await self.world.clock.sleep(RECONNECT_NS)
         finally:
@@ -241,9 +241,9 @@ class Line:
                 self.put_told_back(told)
                 done = False
             told = ()
-        for key, message in list(self._settling.items()):
-            if await self._settle_again(message):
-                del self._settling[key]
+        for key, message in list(self._untold.items()):
+            if await self._tell_again(message):
+                del self._untold[key]
             else:
                 done = False
         return done
@@ -260,14 +260,14 @@ class Line:
             self.world.trace("client.return_failed", why=str(error), grants=len(batch))
         return True
 
-    async def _settle_again(self, message: wire.Settle) -> bool:
+    async def _tell_again(self, message: wire.Settle | wire.Release) -> bool:
         try:
             await self.ask(message)
         except (NetworkError, Unknown):
             # A daemon that fails at it may be going down: only one that decides has the last word.
             return False
         except (UsageError, Refused) as error:
-            self.world.trace("client.settle_failed", id=message.id, why=str(error))
+            self.world.trace("client.not_told", id=message.id, why=str(error))
         return True
 
     async def flush(self) -> None:

@@ -17,6 +17,7 @@ class Granted:
     ahead      further tokens charged, for requests to come: a lot, good until `until`
     until      this node's clock, when the lot ends
     id         a name for it that outlives this process, where it can be settled later; else ""
+    attempt    for a claim: which grant of that id it is; whoever is given it later has a higher one
     fence      for a claim: the phase of each name
     fallback   None, or what the kind did because nobody answered it
     replayed   the key was used before: this is that acquisition, and `used` what was used of it
@@ -28,6 +29,7 @@ class Granted:
     __slots__ = (
         "ahead",
         "amount",
+        "attempt",
         "data",
         "fallback",
         "fence",
@@ -50,6 +52,7 @@ class Granted:
         ahead: int = 0,
         until: int = 0,
         id: str = "",
+        attempt: int = 0,
         fence: Mapping[str, int] | None = None,
         fallback: str | None = None,
         replayed: bool = False,
@@ -65,6 +68,7 @@ class Granted:
         self.ahead = ahead
         self.until = until
         self.id = id
+        self.attempt = attempt
         self.fence = fence
         self.fallback = fallback
         self.replayed = replayed

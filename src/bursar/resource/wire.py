@@ -89,6 +89,15 @@ class Settle(Message, frozen=True):
     number: int = 0
 
 
+class Release(Message, frozen=True):
+    """A claim is let go of: the grant of that id and attempt. `number` as in Settle."""
+
+    resource: str
+    id: str
+    attempt: int
+    number: int = 0
+
+
 class Grow(Message, frozen=True):
     """See that the grant has so many tokens. `number` as in Settle; answered by how many it has."""
 
@@ -145,7 +154,9 @@ class Fleet(Message, frozen=True):
     """Which nodes are up?"""
 
 
-Requests = Open | Take | GiveBack | Settle | Grow | More | Extend | Explain | Count | Do | Alive | Fleet
+Requests = (
+    Open | Take | GiveBack | Settle | Release | Grow | More | Extend | Explain | Count | Do | Alive | Fleet
+)
 
 
 class Opened(Message, frozen=True):
@@ -167,6 +178,7 @@ class Given(Message, frozen=True):
     limit: int | None = None
     remaining: int | None = None
     reset_ns: int | None = None
+    attempt: int = 0
 
 
 class Refusal(Message, frozen=True):

@@ -183,7 +183,7 @@ def drop_settlements() -> None:
     has to be kept and sent until the daemon knows."""
     from bursar.resource.line import Line
 
-    put_in(Line, "settle_later", lambda self, message: None)
+    put_in(Line, "tell_later", lambda self, message: None)
 
 
 @plants("requests-for-tokens", "metrics", "rate", "metrics")
