@@ -75,6 +75,20 @@ def test_a_right_policy_is_summed_up(
     assert "  llm: quota, 2 tenants" in out
 
 
+def test_who_may_use_a_resource_is_said(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    file = tmp_path / "p.toml"
+    file.write_text(
+        '[resource.disk]\nkind = "share"\n[resource.vms]\nkind = "claim"\n'
+        '[resource.llm]\nkind = "quota"\ntenant = { acme = { limit = 1 }, "*" = { limit = 1 } }\n'
+    )
+    _, out, _ = check(capsys, str(file))
+    assert out.splitlines()[1:] == [
+        "  disk: share, no tenant: nobody may use it yet",
+        "  vms: claim, any tenant",
+        '  llm: quota, 1 tenant and "*"',
+    ]
+
+
 def test_json_has_the_policy_as_it_was_understood(capsys: pytest.CaptureFixture[str]) -> None:
     code, out, _ = check(capsys, str(ROOT / "examples" / "policy.toml"), "--json")
     found = json.loads(out)

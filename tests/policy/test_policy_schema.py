@@ -18,7 +18,7 @@ from bursar.policy.schema import make_schema
 
 ROOT = Path(__file__).parents[2]
 BROKEN = ROOT / "tests" / "golden" / "policies"
-BEYOND_A_SCHEMA = {"limit-below-reservation", "peers-without-store"}
+BEYOND_A_SCHEMA = {"limit-below-reservation", "no-device", "peers-without-store"}
 """Broken only in how two values fit together."""
 
 VALUES: list[Any] = [

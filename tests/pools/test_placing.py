@@ -165,12 +165,13 @@ def test_a_tenant_that_turns_to_another_node_has_its_reservation_there() -> None
     run_in_virtual_time(body)
 
 
-def test_what_the_nodes_together_cannot_do_is_refused() -> None:
+def test_what_the_nodes_together_cannot_do_is_cut_and_named() -> None:
     async def body(world: World) -> None:
         policy = node_policy("a")
         greedy = {"acme": PoolTenant(reservation=Rate.of(20_001))}
-        with pytest.raises(Refused, match="aggregate capacity"):
-            open_resource(world, "records.a", msgspec.structs.replace(policy, tenants=greedy))
+        records = open_resource(world, "records.a", msgspec.structs.replace(policy, tenants=greedy))
+        (problem,) = (await records.statistics()).part.problems
+        assert "the reservation of acme does not fit: it is short of 1 a period" in problem
 
     run_in_virtual_time(body)
 

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 import bursar
-from bursar.policy import RatePolicy
+from bursar.policy import RatePolicy, parse
 from bursar.policy import load as load_policy
 from bursar.rates.resource import RateDecider, open_server
 from bursar.rates.statistics import RateStatistics
@@ -136,6 +136,22 @@ async def test_a_front_door_to_one_server_grants_there_alone(api: Resource, tmp_
         await one.acquire("globex")
     with pytest.raises(bursar.UsageError, match=r"does not run on this node \(here: one, two\)"):
         await open_server(api, "three")
+
+
+async def test_odd_terms_are_explained_in_plain_words() -> None:
+    text = """[resource.calls]
+    kind = "rate"
+    servers = { a = "1k/s" }
+    tenant = { none = { limit = "0/s" }, big = { reservation = "2k/s" } }"""
+    async with await bursar.connect(parse(text)) as b:
+        with pytest.raises(bursar.Refused, match="calls gives none nothing: its limit is 0"):
+            await b.resource("calls").acquire("none", wait=1)
+        assert (await b.explain("calls", "none")).sentences[1] == "So nothing is granted to it."
+        said = (await b.explain("calls", "big")).sentences
+        assert said[:2] == (
+            "big has a reservation of 2000 tokens every 1 s, and no limit.",
+            "Its reservation cannot be met: its servers do 1000 every 1 s (see `bursar plan`).",
+        )
 
 
 async def test_explanations_and_statistics_are_of_the_same_truth(api: Resource) -> None:

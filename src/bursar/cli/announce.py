@@ -8,6 +8,7 @@ import typer
 
 from bursar.cli.exits import EXIT_CODES
 from bursar.cli.reaching import DAEMON, At, Authority, Certificate, Key, WhoAsks, read_tls
+from bursar.errors import UsageError
 
 if TYPE_CHECKING:
     from bursar.policy import Tls
@@ -54,4 +55,7 @@ async def _ask(resource: str, asked: dict[str, Any], at: str, name: str | None, 
 
     read_url(at)
     async with await connect(at, name=name, tls=tls) as b:
-        return await b.resource(resource).verb("announce", **asked)
+        found = b.resource(resource)
+        if found.kind != "share":
+            raise UsageError(f"{resource} is of kind {found.kind}; bursts are announced to a share")
+        return await found.verb("announce", **asked)

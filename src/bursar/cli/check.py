@@ -12,7 +12,7 @@ from bursar.cli.exits import EXIT_CODES, MISUSED
 from bursar.errors import PolicyError
 
 if TYPE_CHECKING:
-    from bursar.policy import Policy
+    from bursar.policy import Policy, ResourcePolicy
 
 
 def register(app: typer.Typer) -> None:
@@ -60,8 +60,13 @@ def _describe_policy(policy: Policy) -> dict[str, Any]:
 def _write_summary(policy: Policy) -> str:
     lines = [f"{policy.source}: fine"]
     for resource in policy.resources.values():
-        count = len(resource.tenants)
-        tenants = f"{count} tenant{'' if count == 1 else 's'}" if count else "any tenant"
         shadow = ", shadow (refuses nobody)" if resource.shadow else ""
-        lines.append(f"  {resource.name}: {resource.kind}, {tenants}{shadow}")
+        lines.append(f"  {resource.name}: {resource.kind}, {_count_tenants(resource)}{shadow}")
     return "\n".join(lines)
+
+
+def _count_tenants(resource: ResourcePolicy) -> str:
+    count = len(resource.tenants)
+    listed = [f"{count} tenant{'' if count == 1 else 's'}"] if count else []
+    who = " and ".join([*listed, *(f'"{template}"' for template in resource.templates)])
+    return who or ("any tenant" if resource.kind == "claim" else "no tenant: nobody may use it yet")

@@ -50,6 +50,11 @@ def check_share(raw: Values, values: Values, place: Place) -> None:
             f'write costs = "{capacity.unit}", or a capacity in {costs}',
         )
     _check_tokens(capacity, values["interval"], place.at("capacity"))
+    if values["enforce"] in ("blkio", "io.max") and not values["device"] and "device" not in raw:
+        place.at("device").complain(
+            f'enforce = "{values["enforce"]}" holds limits at a disk, and none is named',
+            'add device = "/dev/vda", the disk or a file on it',
+        )
     if values["job_nodes"] and values["enforce"] != "lustre":
         place.at("job_nodes").complain(
             f'jobs have nodes where enforce = "lustre", and here it is "{values["enforce"]}"', "leave it out"

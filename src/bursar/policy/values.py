@@ -395,4 +395,4 @@ def suggest(name: str, names: Iterable[str]) -> str:
     if near:
         return f'; did you mean "{near[0]}"?'
     listed = ", ".join(known[:8]) + (", ..." if len(known) > 8 else "")
-    return f"; there is {listed}" if known else "; it has none"
+    return f"; there is {listed}" if known else "; there are none yet"

@@ -47,6 +47,23 @@ def admit(
         )
 
 
+def fit(
+    reservations: Mapping[str, int],
+    before: Mapping[str, int],
+    capacity: int,
+    client_capacity: int | None = None,
+) -> tuple[dict[str, int], dict[str, int]]:
+    """What of each can be kept, and what those are short of for whom that is less: a node whose terms promise
+    too much has to run all the same. Those that grew most of what is reserved `before` are cut first."""
+    left = capacity
+    kept: dict[str, int] = {}
+    for tenant in sorted(reservations, key=lambda name: reservations[name] - before.get(name, 0)):
+        most = left if client_capacity is None else min(left, client_capacity)
+        kept[tenant] = min(most, reservations[tenant])
+        left -= kept[tenant]
+    return kept, {name: most - kept[name] for name, most in reservations.items() if most > kept[name]}
+
+
 def can_still_meet(reservation: int, done: int, left_ns: int, period_ns: int, client_capacity: int) -> bool:
     """The local condition of definition 2 at one moment: R - N(t) <= (T - t) * C_L. A client for
     which it fails cannot get its reservation any more, whatever the others do."""

@@ -8,7 +8,7 @@ from bursar.policy import PoolPolicy
 from bursar.policy.values import POOL_INTERVALS
 from bursar.pools.engine import Engine
 from bursar.pools.monitor_book import MonitorBook
-from bursar.pools.statistics import PoolTenantStatistics, read_tenant
+from bursar.pools.statistics import PoolTenantStatistics, read_tenant, write_short
 from bursar.resource import Explanation
 from bursar.world import SECOND_NS
 
@@ -23,7 +23,14 @@ def _explain_nodes(policy: PoolPolicy, now: PoolTenantStatistics) -> list[str]:
 
 
 def explain(
-    name: str, tenant: str, policy: PoolPolicy, engine: Engine, monitor: MonitorBook, *, alone: bool
+    name: str,
+    tenant: str,
+    policy: PoolPolicy,
+    engine: Engine,
+    monitor: MonitorBook,
+    *,
+    short: int,
+    alone: bool,
 ) -> Explanation:
     now = read_tenant(engine)
     terms = policy.tenant(tenant)
@@ -31,6 +38,7 @@ def explain(
     sentences = [
         f"{tenant} has a reservation of {terms.reservation} and {most}, in periods of "
         f"{policy.period_ns * (POOL_INTERVALS if policy.nodes else 1) / SECOND_NS:g} s.",
+        *([f"{write_short(tenant, short)}."] if short else []),
         *_explain_nodes(policy, now),
         f"In this period it spent {now.spent}; {now.reserve} reserved tokens are left, and {now.hand} that "
         "it took from the pool.",

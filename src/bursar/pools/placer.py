@@ -5,7 +5,7 @@ from __future__ import annotations
 from bursar.errors import NetworkError
 from bursar.policy import PoolPolicy
 from bursar.policy.values import POOL_INTERVALS
-from bursar.pools.admission import admit_all
+from bursar.pools.admission import fit
 from bursar.pools.layout import perform
 from bursar.pools.placing import Placing
 from bursar.world import World
@@ -21,38 +21,26 @@ class Placer:
         self._world = world
         self._policy = policy
         self.look_ns = policy.period_ns // LOOKS
-        self._placing = self._make(policy)
+        self._kept, self.short = _fit_all(policy)
+        self._placing = self._make()
         self.unreachable = 0
 
-    def _make(self, policy: PoolPolicy) -> Placing:
-        interval_ns = policy.period_ns
+    def _make(self) -> Placing:
+        policy, interval_ns = self._policy, self._policy.period_ns
         return Placing(
             {node: rate.per(interval_ns) for node, rate in policy.nodes.items()},
-            self._reserved(policy),
+            self._kept,
             interval_ns=interval_ns,
             period_ns=interval_ns * POOL_INTERVALS,
         )
 
-    @staticmethod
-    def _reserved(policy: PoolPolicy) -> dict[str, int]:
-        """Tokens a period, over all nodes, of those that reserve any."""
-        period_ns = policy.period_ns * POOL_INTERVALS
-        return {
-            tenant: terms.reservation.per(period_ns)
-            for tenant, terms in policy.tenants.items()
-            if terms.reservation.count
-        }
-
     def set_policy(self, policy: PoolPolicy) -> dict[str, int]:
-        """What is reserved here until the next look. Raises Refused if the nodes together cannot do all
-        that is reserved; then nothing has changed."""
-        reserved, period_ns = self._reserved(policy), policy.period_ns * POOL_INTERVALS
-        capacity = sum(rate.per(period_ns) for rate in policy.nodes.values())
-        before = self._reserved(self._policy)
-        admit_all(reserved, before, capacity)
+        """What is reserved here until the next look."""
+        before = self._kept
         self._policy = policy
-        if reserved != before:
-            self._placing = self._make(policy)
+        self._kept, self.short = _fit_all(policy)
+        if self._kept != before:
+            self._placing = self._make()
         return self._here()
 
     async def place(self) -> dict[str, int]:
@@ -75,3 +63,15 @@ class Placer:
             return found
         most = policy.client_capacity.per(policy.period_ns)
         return {tenant: min(tokens, most) for tenant, tokens in found.items()}
+
+
+def _fit_all(policy: PoolPolicy) -> tuple[dict[str, int], dict[str, int]]:
+    """Tokens a period, over all nodes, of those that reserve any: as many as the nodes can do together, and
+    how many each is short of."""
+    period_ns = policy.period_ns * POOL_INTERVALS
+    reserved = {
+        tenant: terms.reservation.per(period_ns)
+        for tenant, terms in policy.tenants.items()
+        if terms.reservation.count
+    }
+    return fit(reserved, {}, sum(rate.per(period_ns) for rate in policy.nodes.values()))

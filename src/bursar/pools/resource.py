@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from bursar.errors import Refused, Unknown
 from bursar.policy import PoolPolicy
 from bursar.policy.live import LIVE
+from bursar.pools.admission import fit
 from bursar.pools.capacity import AdaptiveCapacity, Capacity, FixedCapacity
 from bursar.pools.engine import Engine
 from bursar.pools.engine_book import EngineBook
@@ -55,7 +56,7 @@ it until the period ends."""
 
 
 def open_resource(world: World, name: str, policy: PoolPolicy) -> Resource:
-    """This process's part of the pool. Raises Refused if the reservations do not fit."""
+    """This process's part of the pool. Of reservations that do not fit, what fits is kept."""
     return Resource(world, PoolDecider(world, name, policy), policy)
 
 
@@ -102,6 +103,7 @@ class PoolDecider(Decider):
     def __init__(self, world: World, name: str, policy: PoolPolicy) -> None:
         self.name = name
         self.ahead = Ahead()
+        self._short: dict[str, int] = {}
         self._world = world
         self._clock = world.clock
         self._policy = policy
@@ -143,11 +145,13 @@ class PoolDecider(Decider):
         )
 
     def _set_reservations(self, policy: PoolPolicy, capacity: Capacity) -> None:
+        client_capacity = _read_client_capacity(policy)
         if self._placer is None:
-            reservations = find_reservations(policy)
+            wanted, before = find_reservations(policy), find_reservations(self._policy)
+            reservations, self._short = fit(wanted, before, capacity.value, client_capacity)
         else:
-            reservations = self._placer.set_policy(policy)
-        self._book.set_terms({**reservations, OWN: 0}, capacity, _read_client_capacity(policy))
+            reservations, self._short = self._placer.set_policy(policy), self._placer.short
+        self._book.set_terms({**reservations, OWN: 0}, capacity, client_capacity)
 
     async def _place(self) -> None:
         """What is reserved at this node in its next interval, again and again."""
@@ -200,8 +204,7 @@ class PoolDecider(Decider):
             self._monitor.stop()
 
     async def reconfigure(self, policy: PoolPolicy) -> None:
-        """New terms hold from the next period on; reservations that do not fit are refused, and then
-        nothing has changed."""
+        """New terms hold from the next period on."""
         check_change(self._policy, policy, LIVE["pool"])
         if policy.nodes != self._policy.nodes:
             self._placer = _make_placer(self._world, policy)
@@ -366,8 +369,9 @@ class PoolDecider(Decider):
         client = self._engines.get(tenant)
         engine = self._engines.make(tenant, reserves=False) if client is None else client.engine
         engine.tick()  # it may not have looked for long
-        return explain(self.name, tenant, self._policy, engine, self._book, alone=self._is_alone(engine))
+        short, alone = self._short.get(tenant, 0), self._is_alone(engine)
+        return explain(self.name, tenant, self._policy, engine, self._book, short=short, alone=alone)
 
     def statistics(self) -> PoolStatistics:
         carried_by = self._monitor if self._rounds is None else self._rounds
-        return read_statistics(self._book, carried_by.unreachable, self._engines.by_tenant)
+        return read_statistics(self._book, carried_by.unreachable, self._engines.by_tenant, self._short)

@@ -38,9 +38,12 @@ class PoolStatistics(msgspec.Struct, frozen=True, kw_only=True):
     unreachable: Annotated[int, counter("rounds in which the shared words could not be reached")]
     tenants: Annotated[Mapping[str, PoolTenantStatistics], labelled("tenant")]
     overreserving: Annotated[tuple[str, ...], listed("tenants that keep reserving more than they use")] = ()
+    problems: Annotated[tuple[str, ...], listed("reservations that do not fit")] = ()
 
 
-def read_statistics(book: MonitorBook, unreachable: int, engines: Mapping[str, Engine]) -> PoolStatistics:
+def read_statistics(
+    book: MonitorBook, unreachable: int, engines: Mapping[str, Engine], short: Mapping[str, int]
+) -> PoolStatistics:
     return PoolStatistics(
         leading=book.leading,
         period=book.period,
@@ -50,6 +53,14 @@ def read_statistics(book: MonitorBook, unreachable: int, engines: Mapping[str, E
         unreachable=unreachable + sum(engine.unreachable for engine in engines.values()),
         tenants=Rows(engines, lambda name: read_tenant(engines[name])),
         overreserving=tuple(book.alerts()),
+        problems=tuple(write_short(tenant, tokens) for tenant, tokens in short.items()),
+    )
+
+
+def write_short(tenant: str, tokens: int) -> str:
+    return (
+        f"the reservation of {tenant} does not fit: it is short of {tokens} a period "
+        "(`bursar plan` says what would help)"
     )
 
 

@@ -207,7 +207,8 @@ class QuotaDecider(Decider):
         limit, left_ns = self.chains.limit(refusal.account), self._find_left_ns(refusal.account)
         asked = f"{refusal.account}: {refusal.asked} asked for"
         if refusal.left is None or refusal.asked > limit:
-            why = f"{asked}, and {limit} is all that there ever is: ask for less"
+            remedy = ": ask for less" if limit else ""
+            why = f"{asked}, and {limit} is all that there ever is{remedy}"
             return Refused(why, limit=limit, remaining=refusal.left)
         # The next window has it. (A little later: clocks are read one after the other.)
         retry_after = None if left_ns is None else (left_ns + MILLISECOND_NS) / SECOND_NS

@@ -20,6 +20,16 @@ from bursar.world import SECOND_NS, World
 Figures = dict[str, int | float | str | bool | None]
 
 
+def _find_most(tenant: str, policy: RatePolicy) -> int | None:
+    """The tokens that its servers do in a period, all of them together; None if that is not known."""
+    terms = policy.find(tenant)
+    names = policy.servers if terms is None or terms.servers is None else terms.servers
+    known = [policy.servers[name].capacity if name in policy.servers else None for name in names]
+    if policy.any_server is not None or None in known:
+        return None
+    return sum(capacity.per(policy.period_ns) for capacity in known if capacity is not None)
+
+
 class Telling:
     """Reads the books and decides nothing."""
 
@@ -72,9 +82,16 @@ class Telling:
 
     def _say(self, tenant: str, figures: Mapping[str, Any], policy: RatePolicy) -> Iterator[str]:
         period, limit, allowed = f"{figures['period_s']:g} s", figures["limit"], figures["allowance_here"]
-        most = "no limit" if limit is None else f"a limit of {limit}"
-        yield f"{tenant} has a reservation of {figures['reservation']} and {most} tokens every {period}."
-        if limit is not None and policy.pacing:
+        reserved, most = figures["reservation"], _find_most(tenant, policy)
+        if limit is None:
+            yield f"{tenant} has a reservation of {reserved} tokens every {period}, and no limit."
+        else:
+            yield f"{tenant} has a reservation of {reserved} and a limit of {limit} tokens every {period}."
+        if most is not None and reserved > most:
+            yield f"Its reservation cannot be met: its servers do {most} every {period} (see `bursar plan`)."
+        if limit == 0:
+            yield "So nothing is granted to it."
+        elif limit is not None and policy.pacing:
             yield f"They are spread over the period; at most {figures['burst']} may be used at once."
         yield (
             f"In this period it was allowed {'any number' if allowed is None else allowed} here, "

@@ -258,12 +258,12 @@ class Resource:
         most = self.decider.most(ticket)
         if most is not None and ticket.amount > most:
             self._tallies[tenant].refuse(ticket.amount)
-            raise Refused(
+            why = (
                 f"{tenant} asked for {ticket.amount} tokens of {self.name} at once, and never gets more than "
-                f"{most}: ask for less",
-                limit=most,
-                reason="amount",
+                f"{most}: ask for less"
             )
+            none = f"{self.name} gives {tenant} nothing: its limit is 0"
+            raise Refused(why if most else none, limit=most, reason="amount")
 
     def _check_key(self, key: str) -> None:
         check_name("key", key)

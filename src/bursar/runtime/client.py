@@ -344,7 +344,7 @@ async def _connect_remote(
         await remote.open(int(timeout * SECOND_NS))
     except NetworkError as error:
         await remote.close()
-        raise type(error)(f"no daemon answers at {url}: {error}; is `bursar serve` running?") from error
+        raise type(error)(f"no daemon answers at {url}: {error}; is `bursar serve` running?") from None
     except BaseException:
         await remote.close()
         raise

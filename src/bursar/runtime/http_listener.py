@@ -27,7 +27,7 @@ from uvicorn.server import ServerState
 from bursar.errors import NetworkError
 from bursar.policy.values import Tls
 from bursar.runtime import logs
-from bursar.runtime.routes import Address
+from bursar.runtime.routes import Address, explain
 from bursar.runtime.tls import Certificates, names_in
 
 SWEEP_S = 0.5
@@ -153,8 +153,8 @@ class HttpListener:
             self._socket = socket.create_server((wanted.host, wanted.port), family=family, backlog=BACKLOG)
         except OSError as error:
             raise NetworkError(
-                f"cannot serve HTTP on {wanted}: {error.strerror or error}; "
-                "stop what listens there, or set another http under [daemon]"
+                f"cannot serve HTTP on {wanted}: {explain(error)}; stop what listens there (another "
+                "`bursar serve`?), or give another address with --http or http under [daemon]"
             ) from error
         self._socket.setblocking(False)
         loop = asyncio.get_running_loop()

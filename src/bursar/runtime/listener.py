@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 from bursar.errors import NetworkError
 from bursar.runtime.admission import Admission, Place
 from bursar.runtime.link import Link
-from bursar.runtime.routes import Address
+from bursar.runtime.routes import Address, explain
 from bursar.world import SECOND_NS
 
 if TYPE_CHECKING:
@@ -54,8 +54,8 @@ class Listener:
         except OSError as error:
             self.close()
             raise NetworkError(
-                f"cannot listen on {at}: {error.strerror or error}; "
-                "stop what listens there, or set another listen under [daemon]"
+                f"cannot listen on {at}: {explain(error)}; stop what listens there (another "
+                "`bursar serve`?), or give another address with --listen or listen under [daemon]"
             ) from error
         self._resume()
         return Address(at.host, port)

@@ -9,7 +9,10 @@ from __future__ import annotations
 
 import asyncio
 import math
+import os
 import random
+import socket
+import ssl
 from collections import deque
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
@@ -47,6 +50,13 @@ class Address:
         return f"{host}:{self.port}"
 
 
+def explain(error: OSError) -> str:
+    """What the system said, without what asyncio was doing at that moment."""
+    if error.errno is None or isinstance(error, ssl.SSLError | socket.gaierror):
+        return error.strerror or str(error)
+    return os.strerror(error.errno)
+
+
 @dataclass(slots=True)
 class Route:
     """How to reach one peer: its address, and the state of dialling it. `any_name` accepts
@@ -61,6 +71,9 @@ class Route:
     why: str = "not dialled yet"
     opened_s: float = -math.inf
     queue: deque[bytes] = field(default_factory=deque)
+
+    def __str__(self) -> str:
+        return self.peer if self.peer.endswith(str(self.address)) else f"{self.peer} at {self.address}"
 
 
 class Dialler:
@@ -103,12 +116,12 @@ class Dialler:
             raise UnreachableError(f"{peer} is not connected and has no address; add it under peers")
         self._dial(route)
         if route.attempt is None:
-            raise UnreachableError(f"{peer} at {route.address} cannot be reached: {route.why}")
+            raise UnreachableError(f"{route} cannot be reached: {route.why}")
         try:
             async with asyncio.timeout(max(0, timeout_ns) / SECOND_NS):
                 return await asyncio.shield(route.attempt)
         except TimeoutError:
-            raise UnreachableError(f"{peer} at {route.address} was not reached in time") from None
+            raise UnreachableError(f"{route} was not reached in time") from None
 
     def _dial(self, route: Route) -> None:
         if route.dialling is None or route.dialling.done():
@@ -126,7 +139,7 @@ class Dialler:
                 link = await self._connect(route)
             except UnreachableError as error:
                 self._note_failure(route, str(error))
-                attempt.set_exception(UnreachableError(f"{route.peer} at {route.address}: {error}"))
+                attempt.set_exception(UnreachableError(f"{route}: {error}"))
                 route.attempt = None
                 await asyncio.sleep(pause_s * (0.5 + self._jitter.random() / 2))
                 pause_s = min(BACKOFF_MAX_S, 2 * pause_s)
@@ -171,7 +184,7 @@ class Dialler:
                 link.abort()
             raise UnreachableError(f"no connection within {DIAL_TIMEOUT_S:g} s") from None
         except OSError as error:
-            raise UnreachableError(error.strerror or str(error)) from error
+            raise UnreachableError(explain(error)) from error
 
     def _open(self, route: Route, link: Link) -> None:
         route.why = "connected before"
