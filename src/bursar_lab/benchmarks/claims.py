@@ -45,12 +45,12 @@ def run(quick: bool) -> dict[str, Any]:
         with ZookeeperServers(count) as servers:
             for resources in (1, 10) if quick else (1, 10, 100):
                 for instances in (1, 3) if quick else (1, 3, 5):
-                    rows.append(_compare(servers, resources, instances, seconds))
+                    rows.append(compare(servers, resources, instances, seconds))
     ratios = [row["over Lock"] or 0.0 for row in rows if row["resources"] == RESOURCES_OF_TARGET]
     return {"table": rows, "ratio_at_10_resources": min(ratios), "ok": min(ratios) >= RATIO_MIN}
 
 
-def _compare(servers: ZookeeperServers, resources: int, instances: int, seconds: float) -> dict[str, Any]:
+def compare(servers: ZookeeperServers, resources: int, instances: int, seconds: float) -> dict[str, Any]:
     with tempfile.TemporaryDirectory(prefix="bursar-claims-") as folder:
         ours = asyncio.run(_run_bursar(servers, folder, resources, instances, seconds))
     lock = _run_kazoo(servers, resources, instances, seconds, lambda client, path: client.Lock(path))

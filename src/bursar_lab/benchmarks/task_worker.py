@@ -2,11 +2,15 @@
 
 Each does the same work: a task is a number and a set of names; when it has all of these to itself it writes
 the number and the time to FILE, and lets go. So many at a time. `ready` on the output says that it began.
+With TASK_WORK_S in the environment a task works for so many seconds, and writes its number to FILE.ended
+then; LOCK_S is how long a lock of redis-py lives, and CELERY_LATE has Celery keep a message until its task is
+over and hand it to another worker when it was out for so many seconds.
 """
 
 from __future__ import annotations
 
 import asyncio
+import os
 import queue
 import sys
 import threading
@@ -16,6 +20,9 @@ from typing import Any, TextIO
 AT_ONCE = 8
 RESOURCE = "bench"
 POLL_S = 0.01
+WORK_S = float(os.environ.get("TASK_WORK_S", "0"))
+LOCK_S = float(os.environ.get("LOCK_S", "60"))
+LATE_S = int(os.environ.get("CELERY_LATE", "0"))
 
 
 def names_of(group: int, size: int) -> list[str]:
@@ -32,11 +39,28 @@ class Log:
 
     def __init__(self, path: str) -> None:
         self._file: TextIO = open(path, "a", buffering=1)  # noqa: SIM115  for as long as the process
+        self._ended: TextIO = open(f"{path}.ended", "a", buffering=1)  # noqa: SIM115
         self._writing = threading.Lock()
 
     def began(self, number: int) -> None:
         with self._writing:
             print(number, time.time(), file=self._file)
+
+    def ended(self, number: int) -> None:
+        with self._writing:
+            print(number, file=self._ended)
+
+    async def work(self, number: int) -> None:
+        self.began(number)
+        if WORK_S:
+            await asyncio.sleep(WORK_S)
+            self.ended(number)
+
+    def work_in_thread(self, number: int) -> None:
+        self.began(number)
+        if WORK_S:
+            time.sleep(WORK_S)
+            self.ended(number)
 
 
 async def work_bursar(url: str, log: Log) -> None:
@@ -46,7 +70,7 @@ async def work_bursar(url: str, log: Log) -> None:
     from bursar.runtime.world import open_world
 
     async def work(dispatch: Dispatch) -> None:
-        log.began(read_task(dispatch.payload.decode())[0])
+        await log.work(read_task(dispatch.payload.decode())[0])
 
     world = await open_world(f"w{log_number(sys.argv[3])}", store=url)
     policy = ClaimPolicy(name=RESOURCE)
@@ -74,7 +98,7 @@ def work_kazoo(hosts: str, log: Log) -> None:
             locks = [client.Lock(f"/kazoo/{name}") for name in names]
             for lock in locks:
                 lock.acquire()
-            log.began(number)
+            log.work_in_thread(number)
             for lock in reversed(locks):
                 lock.release()
 
@@ -100,7 +124,7 @@ async def work_postgresql(dsn: str, log: Log) -> None:
                     await connection.fetch(
                         "SELECT name FROM bench_names WHERE name = ANY($1) ORDER BY name FOR UPDATE", names
                     )
-                    log.began(number)
+                    await log.work(number)
                     await connection.execute("DELETE FROM bench_tasks WHERE id = $1", row["id"])
             if row is None:
                 await asyncio.sleep(POLL_S)
@@ -122,16 +146,19 @@ def make_celery(url: str, log: Log | None = None) -> Any:
         worker_prefetch_multiplier=1,
         broker_connection_retry_on_startup=True,
     )
+    if LATE_S:
+        late = {"visibility_timeout": LATE_S}
+        app.conf.update(task_acks_late=True, task_reject_on_worker_lost=True, broker_transport_options=late)
     client = redis.Redis.from_url(f"{url}/1")
 
     @app.task(name="take")  # type: ignore[untyped-decorator]
     def take(text: str) -> None:
         assert log is not None, "a worker does it"
         number, names = read_task(text)
-        locks = [client.lock(name, timeout=60, sleep=POLL_S) for name in names]
+        locks = [client.lock(name, timeout=LOCK_S, sleep=POLL_S) for name in names]
         for lock in locks:
             lock.acquire()
-        log.began(number)
+        log.work_in_thread(number)
         for lock in reversed(locks):
             lock.release()
 

@@ -17,13 +17,14 @@ dead.
 from __future__ import annotations
 
 import asyncio
+import os
 import statistics
 import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Awaitable, Callable, Coroutine, Iterator
-from contextlib import contextmanager
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterator
+from contextlib import asynccontextmanager, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -53,7 +54,7 @@ Submit = Callable[[str, list[str]], Awaitable[None]]
 class Workers:
     """Two of them, and what they noted."""
 
-    def __init__(self, system: str, url: str, folder: Path) -> None:
+    def __init__(self, system: str, url: str, folder: Path, **environment: str) -> None:
         module = "bursar_lab.benchmarks.task_worker"
         self._files = [folder / f"{system}-{number}" for number in range(WORKERS)]
         self._children = [
@@ -62,6 +63,7 @@ class Workers:
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 text=True,
+                env={**os.environ, **environment},
             )
             for file in self._files
         ]
@@ -85,6 +87,19 @@ class Workers:
                 began[int(number)] = min(float(at), began.get(int(number), float("inf")))
         return began
 
+    def list_begun(self) -> list[int]:
+        """Numbers, as often as they were begun."""
+        return [int(line.split()[0]) for file in self._files for line in file.read_text().splitlines()]
+
+    def list_ended(self) -> list[int]:
+        """The same of those that came to an end, where they work for some time."""
+        ended = [file.with_name(f"{file.name}.ended") for file in self._files]
+        return [int(line) for file in ended if file.exists() for line in file.read_text().splitlines()]
+
+    def kill(self, number: int) -> None:
+        self._children[number].kill()
+        self._children[number].wait()
+
     def stop(self) -> None:
         for child in self._children:
             child.kill()
@@ -93,9 +108,9 @@ class Workers:
 
 
 @contextmanager
-def working(system: str, url: str) -> Iterator[Workers]:
+def working(system: str, url: str, **environment: str) -> Iterator[Workers]:
     with tempfile.TemporaryDirectory(prefix="bursar-tasks-") as folder:
-        workers = Workers(system, url, Path(folder))
+        workers = Workers(system, url, Path(folder), **environment)
         try:
             yield workers
         finally:
@@ -104,21 +119,27 @@ def working(system: str, url: str) -> Iterator[Workers]:
 
 def run(quick: bool) -> dict[str, Any]:
     """`bursar bench tasks`."""
-    rows: list[dict[str, Any]] = []
     with PostgresqlServers(1) as postgresql, ZookeeperServers(1) as zookeeper:
-        for size in SIZES:
-            shorter = 8 if quick else 1
-            counts = AT_ONCE[size] // shorter, ONE_BY_ONE // shorter
-            systems: tuple[tuple[str, Measure], ...] = (
-                ("bursar, PostgreSQL", lambda s, c: _measure_bursar(postgresql.url(f"b{s}"), s, c)),
-                ("bursar, ZooKeeper", lambda s, c: _measure_bursar(zookeeper.url(f"/b{s}"), s, c)),
-                ("kazoo Lock", lambda s, c: _measure_kazoo(zookeeper, s, c)),
-                ("Celery, Redis lock", lambda s, c: _measure_celery(s, c)),
-                ("SKIP LOCKED", lambda s, c: _measure_postgresql(postgresql.url("bursar"), s, c)),
-            )
-            for name, measure in systems:
-                rows.append({"names": size, "system": name, **asyncio.run(measure(size, counts))})
+        rows = [row for size in SIZES for row in compare(postgresql, zookeeper, size, quick)]
     return {"table": rows, "ok": all(row["lost"] == 0 for row in rows)}
+
+
+def compare(
+    postgresql: PostgresqlServers, zookeeper: ZookeeperServers, size: int, quick: bool
+) -> list[dict[str, Any]]:
+    """Every system, with tasks of so many names."""
+    shorter = 8 if quick else 1
+    counts = AT_ONCE[size] // shorter, ONE_BY_ONE // shorter
+    systems: tuple[tuple[str, Measure], ...] = (
+        ("bursar, PostgreSQL", lambda s, c: _measure_bursar(postgresql.url(f"b{s}"), s, c)),
+        ("bursar, ZooKeeper", lambda s, c: _measure_bursar(zookeeper.url(f"/b{s}"), s, c)),
+        ("kazoo Lock", lambda s, c: _measure_kazoo(zookeeper, s, c)),
+        ("Celery, Redis lock", lambda s, c: _measure_celery(s, c)),
+        ("SKIP LOCKED", lambda s, c: _measure_postgresql(postgresql.url("bursar"), s, c)),
+    )
+    return [
+        {"names": size, "system": name, **asyncio.run(measure(size, counts))} for name, measure in systems
+    ]
 
 
 async def _measure(workers: Workers, submit: Submit, size: int, counts: tuple[int, int]) -> dict[str, Any]:
@@ -155,7 +176,8 @@ async def _await_all(workers: Workers, count: int) -> dict[int, float]:
     return seen
 
 
-async def _measure_bursar(url: str, size: int, counts: tuple[int, int]) -> dict[str, Any]:
+@asynccontextmanager
+async def submitting_to_bursar(url: str) -> AsyncIterator[Submit]:
     world = await open_world("submitter", store=url)
     door = open_resource(world, RESOURCE, ClaimPolicy(name=RESOURCE))
     await door.start()
@@ -165,11 +187,15 @@ async def _measure_bursar(url: str, size: int, counts: tuple[int, int]) -> dict[
         async with room:
             await door.verb("submit", tenant="bench", names=[f"{n}:E" for n in names], payload=task.encode())
 
-    with working("bursar", url) as workers:
-        found = await _measure(workers, submit, size, counts)
+    yield submit
     await door.stop()
     await world.close()
-    return found
+
+
+async def _measure_bursar(url: str, size: int, counts: tuple[int, int]) -> dict[str, Any]:
+    async with submitting_to_bursar(url) as submit:
+        with working("bursar", url) as workers:
+            return await _measure(workers, submit, size, counts)
 
 
 async def _measure_kazoo(servers: ZookeeperServers, size: int, counts: tuple[int, int]) -> dict[str, Any]:
@@ -188,10 +214,10 @@ async def _measure_celery(size: int, counts: tuple[int, int]) -> dict[str, Any]:
             return await _measure(workers, submit, size, counts)
 
 
-async def _measure_postgresql(url: str, size: int, counts: tuple[int, int]) -> dict[str, Any]:
+@asynccontextmanager
+async def submitting_to_postgresql(dsn: str, size: int) -> AsyncIterator[Submit]:
     import asyncpg
 
-    dsn = url.partition("?")[0]
     pool = await asyncpg.create_pool(dsn, min_size=1, max_size=8)
     await pool.execute("DROP TABLE IF EXISTS bench_tasks, bench_names")
     await pool.execute("CREATE TABLE bench_tasks (id bigserial PRIMARY KEY, task text)")
@@ -202,7 +228,12 @@ async def _measure_postgresql(url: str, size: int, counts: tuple[int, int]) -> d
     async def submit(task: str, names: list[str]) -> None:
         await pool.execute("INSERT INTO bench_tasks (task) VALUES ($1)", task)
 
-    with working("postgresql", dsn) as workers:
-        found = await _measure(workers, submit, size, counts)
+    yield submit
     await pool.close()
-    return found
+
+
+async def _measure_postgresql(url: str, size: int, counts: tuple[int, int]) -> dict[str, Any]:
+    dsn = url.partition("?")[0]
+    async with submitting_to_postgresql(dsn, size) as submit:
+        with working("postgresql", dsn) as workers:
+            return await _measure(workers, submit, size, counts)

@@ -20,6 +20,7 @@ BENCHMARKS = {
     "memcached-proxy": "bursar_lab.benchmarks.memcached_proxy:run",
     "metrics": "bursar_lab.benchmarks.metrics:run",
     "network": "bursar_lab.benchmarks.network:run",
+    "peers": "bursar_lab.benchmarks.peers:run",
     "quotas": "bursar_lab.benchmarks.quotas:run",
     "quotas-scale": "bursar_lab.benchmarks.quota_scale:run",
     "shares": "bursar_lab.benchmarks.shares:run",

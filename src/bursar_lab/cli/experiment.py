@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -94,32 +94,45 @@ def register(app: typer.Typer) -> None:
 
 def experiment(
     name: Annotated[
-        str, typer.Argument(metavar="NAME", help=f"One of {', '.join(EXPERIMENTS)}.", show_default=False)
-    ],
+        str | None,
+        typer.Argument(metavar="NAME", help=f"One of {', '.join(EXPERIMENTS)}.", show_default=False),
+    ] = None,
     quick: Annotated[bool, typer.Option("--quick", help="Small sizes, to see it run.")] = False,
     out: Annotated[Path, typer.Option("--out", help="Where figures and NAME.json go.")] = Path("results"),
     as_json: Annotated[bool, typer.Option("--json", help="Print the numbers as JSON.")] = False,
+    every: Annotated[
+        bool, typer.Option("--all", help="Those of the five papers that were not done before.")
+    ] = False,
 ) -> None:
-    """Run a paper's experiment again.
+    """Run a paper's experiment again, or those of all five papers.
 
-    Figures as PNG and numbers as JSON in the --out directory, a table beside the paper's here.
+    Figures as PNG and numbers as JSON in the --out directory, a table beside the paper's here. With --all a
+    run that was broken off goes on where it was.
 
     Example: bursar experiment rates-1 --quick --out results
     """
     from bursar_lab.cli.findings import find_function, leave_if_not_ok, print_findings
 
-    run = find_function(name, EXPERIMENTS, "experiment")
+    if every != (name is None):
+        raise UsageError("say which experiment, or --all for those of the five papers")
+    run = _run_all if name is None else find_function(name, EXPERIMENTS, "experiment")
     make_folder(out)
     findings = run(out, quick)
     text = json.dumps(findings, indent=2)
-    written = out / f"{name}.json"
-    written.write_text(text + "\n")
+    if name is not None:
+        (out / f"{name}.json").write_text(text + "\n")
     if as_json:
         typer.echo(text)
     else:
         print_findings(findings)
-        typer.echo(f"numbers in {written}")
+        typer.echo(f"numbers in {out}")
     leave_if_not_ok(findings)
+
+
+def _run_all(out: Path, quick: bool) -> dict[str, Any]:
+    from bursar_lab.experiments.papers import run_all
+
+    return run_all(out, quick, lambda line: typer.echo(line, err=True))
 
 
 def make_folder(out: Path) -> None:
