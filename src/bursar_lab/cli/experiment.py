@@ -119,13 +119,14 @@ def experiment(
     make_folder(out)
     findings = run(out, quick)
     text = json.dumps(findings, indent=2)
+    written = out if name is None else out / f"{name}.json"
     if name is not None:
-        (out / f"{name}.json").write_text(text + "\n")
+        written.write_text(text + "\n")
     if as_json:
         typer.echo(text)
     else:
         print_findings(findings)
-        typer.echo(f"numbers in {out}")
+        typer.echo(f"numbers in {written}")
     leave_if_not_ok(findings)
 
 

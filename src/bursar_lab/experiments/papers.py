@@ -21,6 +21,9 @@ NOTES = "papers.json"
 QUICK_PART = 0.1
 """Of the time that the whole takes, about what its small form does."""
 
+START_S = 15.0
+"""Of each, about: imports, and what is compiled."""
+
 PAPERS: Mapping[str, tuple[str, float]] = {
     "rates-1": ("pShift 3", 0.5),
     "rates-2": ("pShift 4", 8),
@@ -124,7 +127,7 @@ def _run(name: str, out: Path, quick: bool) -> Note | None:
 def _guess_left(papers: Mapping[str, tuple[str, float]], notes: Mapping[str, Note], quick: bool) -> str:
     """By what those that are done took of what was thought."""
     part = QUICK_PART if quick else 1.0
-    thought = {name: 60 * part * minutes for name, (_, minutes) in papers.items()}
+    thought = {name: START_S + 60 * part * minutes for name, (_, minutes) in papers.items()}
     done = {name for name in papers if name in notes and notes[name].quick == quick}
     ratio = sum(notes[name].seconds for name in done) / sum(thought[name] for name in done) if done else 1.0
     seconds = ratio * sum(each for name, each in thought.items() if name not in done)
