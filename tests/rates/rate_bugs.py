@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import TypeVar
 
+import numpy as np
+
 from bursar.book import Effects as ServerEffects
+from bursar.rates.columns import Whole
 from bursar.rates.controller import ControllerBook, Effects
 from bursar.rates.messages import Grant
 from bursar.rates.resource import RateDecider
@@ -38,20 +41,14 @@ class TakesAnyGrant(ServerBook):
 class BoundsFallOnSending(ControllerBook):
     """Rule 2: the leader counts a smaller allowance as soon as it was sent."""
 
-    def _find_headroom(self, tenants: Collection[str]) -> dict[str, int]:
-        for tenant in tenants:
-            self._forget_unacknowledged(tenant)
-        return super()._find_headroom(tenants)
-
-    def _forget_unacknowledged(self, tenant: str) -> None:
+    def _find_headroom(self, limits: Whole) -> Whole:
         for view in self.views.values():
-            sent = self._targets.get(view.name, {}).get(tenant, (0, 0))[0]
-            bound = min(view.count(tenant, self._opened_with.get(tenant)), sent)
-            view.acknowledged = Held(view.name, {**view.acknowledged.rows, tenant: bound}, view.part)
-            view.unacknowledged = [
-                (number, Held(held.server, {**held.rows, tenant: bound}, held.part))
-                for number, held in view.unacknowledged
-            ]
+            if view.name in self._targets:
+                sent = self.roll.widen(self._targets.fill(view.name).allowances)
+                bounds = np.minimum(view.count_all(self.roll), np.maximum(sent, 0))
+                view.acknowledged = Held(view.name, bounds, view.part)
+                view.unacknowledged = [each._replace(held=view.acknowledged) for each in view.unacknowledged]
+        return super()._find_headroom(limits)
 
 
 class MintsAtOnce(ControllerBook):
@@ -82,6 +79,7 @@ class ChangesAtOnce(ControllerBook):
 
     def reconfigure(self, terms: Mapping[str, Terms], digest: str = "", drift_ppm: int | None = None) -> None:
         self.terms = terms
+        self.roll.set_terms(terms)
 
 
 class CountsFromReceipt(ServerBook):

@@ -13,6 +13,7 @@ from bursar.errors import Refused, Unknown
 from bursar.policy.values import KEEP, REFUSE, WithoutBursar
 from bursar.rates import choices
 from bursar.rates.choices import decide_among, withdraw
+from bursar.rates.columns import make_allowances
 from bursar.rates.dispatcher import PATIENCE_MAX_NS, TURNOVER_NS, Dispatcher
 from bursar.rates.messages import UNBOUNDED, Allowance, Grant
 from bursar.rates.promises import Promises
@@ -44,7 +45,7 @@ def make_dispatcher(
 def grant(world: World, dispatcher: Dispatcher, allowance: int, time_ns: int = 60 * SECOND_NS) -> None:
     now = world.clock.now()
     pace = 0 if allowance >= UNBOUNDED else allowance
-    rows = tuple(Allowance(tenant, allowance, 0, pace) for tenant in TENANTS)
+    rows = make_allowances(Allowance(tenant, allowance, 0, pace) for tenant in TENANTS)
     book = dispatcher.book
     message = Grant(1, book.sequence + 1, world.incarnation, book.period + 1, now, time_ns, rows)
     assert book.receive(now, "c", message)

@@ -6,7 +6,7 @@ import pytest
 from grace_bugs import BUGS, DYING, WORLDS, plant_scenario, plant_small_world
 
 from bursar.book import Send
-from bursar.rates.messages import Grant, Part, Poll, Report, State
+from bursar.rates.messages import NO_ALLOWANCES, Grant, Part, Poll, Report, State
 from bursar.rates.scheduler import Scheduler
 from bursar.rates.server import ServerBook
 from bursar.rates.standing import Standing
@@ -33,7 +33,9 @@ def make_server() -> ServerBook:
 def grant(
     book: ServerBook, now: int, period: int = 1, standing: Part = A_THIRD, over_ns: int = 1_010
 ) -> None:
-    message = Grant(1, book.sequence + 1, 1, period, now, PERIOD_NS, (), A_THIRD, "t", over_ns, standing)
+    message = Grant(
+        1, book.sequence + 1, 1, period, now, PERIOD_NS, NO_ALLOWANCES, A_THIRD, "t", over_ns, standing
+    )
     assert book.receive(now, "c", message)
 
 

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from bursar.rates.messages import Row
+import numpy as np
+
 from bursar.rates.observation import Observation, is_news
+from bursar.rates.scheduler import Whole
 from bursar.world import MILLISECOND_NS
 
 SPAN_NS = 200 * MILLISECOND_NS
@@ -45,12 +47,18 @@ def test_a_queue_that_is_still_empty_counts_until_now() -> None:
     assert observed.was_backlogged(0, 2 * SPAN_NS), "what was before the last report is forgotten"
 
 
+def tell(*row: int) -> Whole:
+    """The columns of a report on one tenant."""
+    return np.array([*row, 0, 0], np.int64)[:, None]
+
+
 def test_only_what_moved_beyond_the_threshold_is_news() -> None:
-    rows = (Row("a", 100, 50, 5, 50, True),)
-    assert is_news(None, rows)
-    assert not is_news(rows, rows)
-    assert not is_news(rows, (Row("a", 100, 51, 5, 52, True),))
-    assert is_news(rows, (Row("a", 100, 60, 5, 50, True),))
-    assert is_news(rows, (Row("a", 99, 50, 5, 50, True),))
-    assert is_news(rows, (Row("a", 100, 50, 5, 50, False),))
-    assert is_news(rows, ())
+    told = tell(0, 100, 50, 5, 50, True)
+    assert is_news(None, told)
+    assert not is_news(told, told)
+    assert not is_news(told, tell(0, 100, 51, 5, 52, True))
+    assert is_news(told, tell(0, 100, 60, 5, 50, True))
+    assert is_news(told, tell(0, 99, 50, 5, 50, True))
+    assert is_news(told, tell(0, 100, 50, 5, 50, False))
+    assert is_news(told, tell(1, 100, 50, 5, 50, True)), "of another tenant"
+    assert is_news(told, told[:, :0])

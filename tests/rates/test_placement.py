@@ -2,20 +2,30 @@
 
 from __future__ import annotations
 
-from bursar.rates.messages import UNBOUNDED, Report, Row
+import numpy as np
+
+from bursar.rates.columns import Seen
+from bursar.rates.messages import UNBOUNDED, Report
 from bursar.rates.placement import KEPT_FREE, LATE_S, Placement
+from bursar.rates.roll import Roll
 from bursar.rates.terms import Terms
-from bursar.rates.views import Picture, ServerView, Targets
+from bursar.rates.views import ServerView, Targets, draw_picture
 from bursar.world import SECOND_NS
 
 RATE = 500.0
+TENANTS = ("a", "b", "t1", "t2", "t3", "t4")
 
 
 def see(server: str, *tenants: str, dispatched: int = 0) -> ServerView:
     """A server at which these tenants keep requests waiting."""
-    rows = {tenant: Row(tenant, 0, dispatched, 5, 50, True) for tenant in tenants}
-    report = Report(server, 1, 0, 0, 0, 1, 0, 1, SECOND_NS, SECOND_NS // 5, 0.0, tuple(rows.values()))
-    return ServerView(server, 1, 0, 0, report, rows, seen_ns=SECOND_NS // 5)
+    rows = [(TENANTS.index(tenant), 0, dispatched, 5, 50, True, 0, 0) for tenant in tenants]
+    report = Report(server, 1, 0, 0, 0, 1, 0, 1, SECOND_NS, SECOND_NS // 5, 0.0, None)
+    return ServerView(server, 1, 0, 0, report, make_seen(*rows), seen_ns=SECOND_NS // 5)
+
+
+def make_seen(*rows: tuple[int, ...]) -> Seen:
+    """Of tenants by their numbers."""
+    return Seen(*np.array(rows, np.int64).reshape(-1, 8).T)
 
 
 def place(
@@ -25,7 +35,9 @@ def place(
     interval_ns: int = SECOND_NS // 5,
 ) -> tuple[Targets, Placement]:
     placement = Placement({view.name: rate for view in servers})
-    picture = Picture(0, SECOND_NS, SECOND_NS, interval_ns, servers, terms, 1, {})
+    roll = Roll(1, terms)
+    roll.number_all(TENANTS)
+    picture = draw_picture(0, SECOND_NS, SECOND_NS, interval_ns, servers, roll, 1)
     return placement(picture), placement
 
 
@@ -99,7 +111,7 @@ def test_the_pace_of_a_tenant_is_its_limit_shared_out_by_the_tokens_that_are_lef
     """Not by the allowance, of which most may be used: who turns to another server half-way through
     a period would get half of its tokens there."""
     turned_away = see("s1", "a", dispatched=200)
-    turned_away.rows["a"] = Row("a", 200, 200, 0, 0, False)
+    turned_away.seen = make_seen((0, 200, 200, 0, 0, False, 0, 0))
     targets, _ = place({"a": Terms(0, 400)}, turned_away, see("s2", "a"))
     assert targets["s2"]["a"] == (200, 0, 400)
     assert paces(targets, "a") == {"s1": 1, "s2": 400}
@@ -119,7 +131,7 @@ def test_a_tenant_that_has_used_everything_keeps_a_pace_for_the_next_period() ->
 
 def see_queue(server: str, front_ns: int, arrived: int = 0) -> ServerView:
     view = see(server, "a")
-    view.rows["a"] = Row("a", 100, 100, 16, arrived, True, 1, front_ns)
+    view.seen = make_seen((0, 100, 100, 16, arrived, True, 1, front_ns))
     return view
 
 

@@ -8,6 +8,7 @@ from virtual import run
 from bursar.errors import Refused
 from bursar.rates.blocks import Blocks
 from bursar.rates.choices import decide_among, withdraw
+from bursar.rates.columns import make_allowances
 from bursar.rates.dispatcher import Dispatcher
 from bursar.rates.messages import Allowance, Grant
 from bursar.rates.promises import Promises
@@ -44,7 +45,13 @@ class Server:
     def grant(self, period: int = 1) -> None:
         now, book = self.world.clock.now(), self.queues.book
         message = Grant(
-            1, book.sequence + 1, book.incarnation, period, now, PERIOD_NS, (Allowance("a", LIMIT, 0),)
+            1,
+            book.sequence + 1,
+            book.incarnation,
+            period,
+            now,
+            PERIOD_NS,
+            make_allowances([Allowance("a", LIMIT, 0)]),
         )
         assert book.receive(now, "c", message)
         self.queues.pump()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from bursar.book import Send
-from bursar.rates.messages import Ack, Grant, Poll, Report
+from bursar.rates.messages import NO_ALLOWANCES, Ack, Grant, Poll, Report
 from bursar.rates.rounds import Rounds
 from bursar.world import MILLISECOND_NS as MS
 
@@ -13,11 +13,11 @@ def poll(server: str) -> Send:
 
 
 def grant(server: str, sequence: int) -> Send:
-    return Send(server, Grant(1, sequence, 1, 1, 0, 0, ()))
+    return Send(server, Grant(1, sequence, 1, 1, 0, 0, NO_ALLOWANCES))
 
 
 def report(server: str) -> Report:
-    return Report(server, 1, 0, 0, 0, 1, 0, 1, 0, 0, 0, 0, ())
+    return Report(server, 1, 0, 0, 0, 1, 0, 1, 0, 0, 0, 0, None)
 
 
 def ack(server: str, sequence: int) -> Ack:

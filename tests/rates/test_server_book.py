@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from bursar.book import Send
 from bursar.rates.blocks import Blocks
+from bursar.rates.columns import make_allowances, make_rows, read_columns
 from bursar.rates.messages import Allowance, Grant, Poll, Report
 from bursar.rates.scheduler import Scheduler
 from bursar.rates.server import ServerBook
@@ -12,6 +13,7 @@ from bursar.world import SECOND_NS
 
 PERIOD_NS = 60 * SECOND_NS
 LIMIT = 1200
+NO_ROWS = make_rows(())
 
 
 def make_book(life: int, journal: list[bytes], origin: str = "boot") -> ServerBook:
@@ -35,7 +37,9 @@ def ask(book: ServerBook, now: int, period: int, epoch: int = 1) -> Report:
 
 def grant(book: ServerBook, now: int, period: int, allowance: int, left_ns: int = PERIOD_NS) -> None:
     rows = (Allowance("a", allowance, 0),)
-    message = Grant(book.epoch, book.sequence + 1, book.incarnation, period, now, left_ns, rows)
+    message = Grant(
+        book.epoch, book.sequence + 1, book.incarnation, period, now, left_ns, make_allowances(rows)
+    )
     assert book.receive(now, "c", message)
 
 
@@ -59,8 +63,10 @@ def make_killed(period: int, journal: list[bytes], served: int = 15) -> None:
 
 
 def held(report: Report) -> tuple[int, int]:
-    [row] = report.rows or ()
-    return row.allowance, row.dispatched
+    assert report.rows is not None
+    _, (allowance, dispatched, *_) = read_columns(report.rows)
+    assert len(report.rows.names) == 1
+    return int(allowance[0]), int(dispatched[0])
 
 
 def test_what_was_charged_counts_as_dispatched_in_the_next_life() -> None:
@@ -91,7 +97,7 @@ def test_it_speaks_of_the_period_that_it_is_asked_for_and_of_no_earlier_one() ->
     make_killed(3, journal)
     book = make_book(2, journal)
     assert held(ask(book, 5_000, 3)) == (20, 20)
-    assert (ask(book, 5_000, 5).rows, book.period) == ((), 5), "nothing was charged to the fifth"
+    assert (ask(book, 5_000, 5).rows, book.period) == (NO_ROWS, 5), "nothing was charged to the fifth"
     late = ask(book, 5_000, 3)
     assert (late.period, late.lives) == (5, (1,))
 
@@ -100,7 +106,7 @@ def test_of_a_period_long_before_its_journal_it_says_nothing() -> None:
     journal: list[bytes] = []
     make_killed(9, journal)
     report = ask(make_book(2, journal), 5_000, 3)
-    assert (report.period, report.rows, report.lives) == (0, (), ())
+    assert (report.period, report.rows, report.lives) == (0, NO_ROWS, ())
 
 
 def test_once_granted_it_is_asked_in_its_own_name() -> None:

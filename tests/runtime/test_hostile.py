@@ -14,6 +14,7 @@ from bursar.errors import RemoteError, UnreachableError
 from bursar.policy import build
 from bursar.quotas.messages import Credit
 from bursar.quotas.tree import Ping, Pong
+from bursar.rates.columns import make_allowances
 from bursar.rates.messages import UNBOUNDED, Allowance, Grant, Poll, Started
 from bursar.runtime import frames, identity
 from bursar.runtime.daemon import Daemon
@@ -126,7 +127,7 @@ async def test_epochs_of_a_client_do_not_end_the_control_of_a_rate(daemon: Daemo
     raw = await intrude(daemon)
     raw.send("rate/cache/a", Poll(HUGE, 0, True, HUGE))
     row = Allowance("acme", UNBOUNDED, 0)
-    raw.send("rate/cache/a", Grant(HUGE, 1, HUGE, 1, 0, SECOND_NS, (row,)))
+    raw.send("rate/cache/a", Grant(HUGE, 1, HUGE, 1, 0, SECOND_NS, make_allowances([row])))
     assert "members" in await raw.call("rate/cache", Started("a"))
     periods = set()
     async with asyncio.timeout(10):

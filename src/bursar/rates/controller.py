@@ -9,7 +9,7 @@ node in the store, `State`: whoever changed it last leads, and nobody else can o
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass
 from itertools import islice
 
@@ -18,10 +18,11 @@ import numpy as np
 import numpy.typing as npt
 
 from bursar.book import Send
+from bursar.rates.columns import EMPTY, list_rows
+from bursar.rates.granting import Draft, Round, count_bounds
 from bursar.rates.interval import AdaptiveInterval
 from bursar.rates.messages import (
     NO_PART,
-    UNBOUNDED,
     Ack,
     Grant,
     Left,
@@ -29,31 +30,32 @@ from bursar.rates.messages import (
     Part,
     Poll,
     Report,
+    Row,
     Started,
     State,
     Wanted,
 )
+from bursar.rates.roll import NO_TERMS, ROOM, Roll, renew, tabulate
 from bursar.rates.standing import Standing
 from bursar.rates.terms import Terms
 from bursar.rates.views import (
+    NO_TARGETS,
     NOTHING,
     Above,
-    Columns,
-    Draft,
     Held,
     Picture,
     Place,
+    Sent,
     ServerView,
     Targets,
-    Whole,
-    add_up,
-    make_columns,
-    scale,
+    hold,
+    make_targets,
 )
 from bursar.world import MILLISECOND_NS, Message
 
 replace = msgspec.structs.replace
 
+Whole = npt.NDArray[np.int64]
 Flags = npt.NDArray[np.bool_]
 
 PPM = 1_000_000
@@ -61,12 +63,6 @@ PPM = 1_000_000
 ROUNDING_NS = 2
 
 NEVER_NS = 2**62
-
-HASTE = 2
-"""How many times as fast as evenly a tenant may spend its tokens at a server and still be sure that
-they last until the next round. Tokens that it lacks for more than that are sent at once, with an
-exchange of their own; the others with the next round's, by which time there is headroom for them."""
-
 
 GATHER_NS = 200 * MILLISECOND_NS
 """How long a period that could open waits for servers that have not answered yet: a quarter of an
@@ -104,15 +100,6 @@ def _is_older(report: Report, view: ServerView) -> bool:
     if view.left and report.incarnation != view.incarnation:
         return False
     return (report.incarnation, report.sent_at) < (view.incarnation, view.report.sent_at)
-
-
-def _look_up(terms: Mapping[str, Terms], tenants: Iterable[str]) -> dict[str, Terms]:
-    """The terms of those that have any."""
-    return {tenant: found for tenant in tenants if (found := terms.get(tenant)) is not None}
-
-
-def _find_limited(targets: Columns, terms: Mapping[str, Terms]) -> Flags:
-    return np.array([terms[tenant].limit is not None for tenant in targets.tenants], np.bool_)
 
 
 class ControllerBook:
@@ -198,10 +185,11 @@ class ControllerBook:
         self._complete = False
         self._movable: list[Held] = []
         self._next_terms: PeriodTerms | None = None
-        self._active: dict[str, None] = {}
+        self.roll = Roll(0, terms)
+        self._named = np.zeros(0, np.bool_)
         self._opening: PeriodTerms = (terms, digest, drift_ppm)
         self._departed: dict[tuple[str, int], tuple[Left, int]] = {}
-        self._targets: Targets = {}
+        self._targets: Targets = NO_TARGETS
         self._owed: set[str] = set()
         self.buried: list[ServerView | Held] = []
 
@@ -241,8 +229,16 @@ class ControllerBook:
 
     def count_held(self, tenants: Iterable[str]) -> dict[str, int]:
         """What all servers together may have of the period, by tenant, whoever they are."""
-        held = (*self.views.values(), *self.buried)
-        return {tenant: min(self._sum(held, tenant), UNBOUNDED) for tenant in tenants}
+        return self._count_of(tenants, [*self.views.values(), *self.buried])
+
+    def count_lost(self, tenants: Iterable[str]) -> dict[str, int]:
+        """What lives that are over may have had, by tenant."""
+        return self._count_of(tenants, self.buried)
+
+    def _count_of(self, tenants: Iterable[str], holdings: Iterable[ServerView | Held]) -> dict[str, int]:
+        numbers = {tenant: self.roll.number(tenant) for tenant in tenants}
+        bounds = count_bounds(self.roll, holdings)
+        return {tenant: int(bounds[number]) for tenant, number in numbers.items()}
 
     @property
     def sent(self) -> int:
@@ -276,6 +272,8 @@ class ControllerBook:
         self._answered = set()
         self._take_terms()
         self._forget_period()
+        self.roll = Roll(self.roll.key + 1, self.terms)
+        self.roll.opened = self.state.terms == self.digest
         self._complete = not self.state.servers
         self._standing.open(self.state, inherited=True)
         self._inherited = True
@@ -296,8 +294,8 @@ class ControllerBook:
         self.buried = []
         self._alone = {}
         self._movable = []
-        self._active = {}
-        self._targets = {}
+        self._named = np.zeros(0, np.bool_)
+        self._targets = NO_TARGETS
         self._owed = set()
         self._place_at = None
 
@@ -319,12 +317,6 @@ class ControllerBook:
         if self._next_terms is not None:
             self.terms, self.digest, self._drift_ppm = self._next_terms
             self._next_terms = None
-
-    @property
-    def _opened_with(self) -> Mapping[str, Terms]:
-        """The terms that the period was opened with, if this leader knows them: parts of limits are counted
-        by these."""
-        return self.terms if self.state.terms == self.digest else {}
 
     def set_interval(self, interval_ns: int, adaptive: bool) -> None:
         """From the next round on."""
@@ -464,6 +456,7 @@ class ControllerBook:
 
     def _begin_period(self, now: int, before: State) -> Effects:
         alone = dict(self._standing.find_given(self.state.period))
+        named = self._named
         self._forget_period()
         self._complete = True
         self._set_times(now, bool(alone))
@@ -474,15 +467,30 @@ class ControllerBook:
         # Nothing counts of those that were not heard for a period: another node may have their servers now.
         since = now - self._period_ns - self.interval_ns
         self.views = {n: view for n, view in self.views.items() if not view.left and view.heard_at >= since}
+        self._renew_roll(named)
         parts = self._standing.number(before.standing if alone else self.state.standing)
         for view in self.views.values():
             part = parts.get(view.life, NO_PART)
             part = part if self.above is None else self.above.nest(part)
             view.begin_period(part, alone.pop(view.life, NO_PART))
-        self._alone = {life: Held(life[0], {}, part) for life, part in alone.items()}
+        self._alone = {life: Held(life[0], EMPTY, part) for life, part in alone.items()}
         self.buried += self._alone.values()
         self._standing.open(self.state, inherited=False)
         return self._place_tokens(now)
+
+    def _renew_roll(self, named: Flags) -> None:
+        """By the terms of the period; and without those that were idle, where these are the most."""
+        roll = self.roll
+        kept = np.zeros(len(roll), np.bool_)
+        kept[: named.size] = named
+        for view in self.views.values():
+            kept[view.seen.numbers[(view.seen.pending > 0) | (view.seen.arrived > 0)]] = True
+        if len(roll) > ROOM and 2 * int(kept.sum()) < len(roll):
+            self.roll, numbers = renew(roll, kept, roll.key + 1, self.terms)
+            for view in self.views.values():
+                view.renumber(numbers)
+        self.roll.set_terms(self.terms)
+        self.roll.opened = self.state.terms == self.digest
 
     def place_anew(self, now: int) -> Effects:
         """There is more or less from above to place, by what servers said last, and until another time."""
@@ -536,11 +544,15 @@ class ControllerBook:
         if (view is not None and _is_older(report, view)) or life in self._departed:
             return []
         known = view is not None and view.incarnation == report.incarnation
-        if report.rows is None and (view is None or not known or view.rows_at != report.stands_at):
+        seen = None if report.rows is None else self.roll.read(report.rows)
+        stands = view is not None and known and report.rows is None and view.rows_at == report.stands_at
+        if seen is None and not stands:
             self._untold.add(report.server)
-            if not known:
-                # What stands was lost on the way here: this answer does not say what it holds.
-                return []
+        whole = seen is not None and report.rows is not None and report.rows.whole
+        if (seen is None and not known) or (life not in self._answered and not whole):
+            # What stands was lost on the way here: this answer does not say what it holds.
+            self._untold.add(report.server)
+            return []
         if not known and report.lives and report.period != self.state.period:
             # Asked in an earlier period, it looked up that one: this is no answer for the present one.
             self._untold.add(report.server)
@@ -549,16 +561,15 @@ class ControllerBook:
             self._end_lives(now, report, view)
             if view is not None and view.incarnation not in report.lives:
                 self._bury(view)
-            view = ServerView(report.server, report.incarnation, now, report.asked_at, report, {})
+            view = ServerView(report.server, report.incarnation, now, report.asked_at, report)
             self.views[report.server] = view
         if report.period == self.state.period:
             self._hear_former(report)
         view.report, view.heard_at = report, now
         view.asked_at = max(view.asked_at, report.asked_at)
-        if report.rows is not None:
+        if seen is not None:
             self._untold.discard(report.server)
-            view.rows = {row.tenant: row for row in report.rows}
-            view.rows_at, view.seen_ns = report.sent_at, report.seen_ns
+            view.seen, view.rows_at, view.seen_ns = seen, report.sent_at, report.seen_ns
         self._hear_time(now, report)
         self._first_answer(now, view)
         if report.asked_at == self._polled[1]:
@@ -632,8 +643,8 @@ class ControllerBook:
         # What it gives back may be placed elsewhere at once.
         return self._place_tokens(now) if self._place_at is None else []
 
-    def _find_left(self, left: Left) -> dict[str, int]:
-        return dict(left.rows) if left.period == self.state.period else {}
+    def _find_left(self, left: Left) -> Held:
+        return hold(self.roll, left.server, dict(left.rows) if left.period == self.state.period else {})
 
     def _account_for(self, now: int, left: Left) -> None:
         """A life that may hold tokens of the period and has not answered this leader is gone, and said what
@@ -643,7 +654,7 @@ class ControllerBook:
             return
         self._answered.add(life)
         self._forget_alone(life)
-        held = Held(left.server, self._find_left(left))
+        held = self._find_left(left)
         self.buried.append(held)
         self._movable.append(held)
         self._awaited.discard(left.server)
@@ -662,8 +673,9 @@ class ControllerBook:
         alone = self._forget_alone(life)
         present = view.report.period == self.state.period
         if present and (lives or listed or alone is not None):
-            rows = {tenant: row.allowance for tenant, row in view.rows.items()}
-            holds = Held(view.name, rows, view.report.part)
+            levels = self.roll.widen(EMPTY).copy()
+            levels[view.seen.numbers] = view.seen.allowance
+            holds = Held(view.name, levels, view.report.part)
         elif alone is not None and view.report.asked_at < self._began_at:
             holds = alone  # asked for the period before, it may still begin this one
         view.acknowledged, view.unacknowledged, view.part = holds, [], holds.part
@@ -702,7 +714,7 @@ class ControllerBook:
         view = self.views.get(ack.server)
         if view is None or view.incarnation != ack.incarnation or ack.period != self.state.period:
             return []
-        view.acknowledge(ack.sequence, ack.raised)
+        view.acknowledge(self.roll, ack.sequence, ack.raised)
         self._standing.acknowledged(view.life, ack.sequence)
         if not self._owed or now >= self._ends_at:
             return []
@@ -717,7 +729,9 @@ class ControllerBook:
     def _end_round(self, now: int) -> Effects:
         """All have reported that will: place tokens, and ask again when it seems worth it."""
         if self._adaptive is not None:
-            reports = ((view.name, view.rows, view.seen_ns) for view in self._listed(now))
+            reports = (
+                (v.name, {r.tenant: r for r in self.list_rows(v)}, v.seen_ns) for v in self._listed(now)
+            )
             self.interval_ns = self._adaptive.look(reports)
             self._poll_at = max(now + 1, self._polled[-1] + self.interval_ns)
             self._poll_at = max(now + 1, min([self._poll_at, *self._hurries]))
@@ -727,50 +741,70 @@ class ControllerBook:
         self._place_at = None
         if now >= self._ends_at:
             return []
-        self._note_active(now)
-        self._targets = self._place(self.picture(now))
+        self._note_named(now)
+        picture = self.picture(now)
+        self._targets = make_targets(self._place(picture), picture)
         return self._grant(now, self._listed(now))
 
-    def _note_active(self, now: int) -> None:
+    def _note_named(self, now: int) -> None:
         """Whoever asked for something, or has other than its part somewhere, is placed for by name from
         here on until the period ends; and whoever is named from above."""
-        if self.above is not None:
-            self._active |= dict.fromkeys(self.above.find_named())
+        above = EMPTY if self.above is None else self.roll.number_all(self.above.find_named())
+        named = np.zeros(len(self.roll), np.bool_)
+        named[: self._named.size] = self._named
+        named[above] = True
         for view in self._listed(now):
-            present = view.report.period == self.state.period
-            if present:
-                self._active |= dict.fromkeys(view.rows)
-            else:
-                asking = (row.tenant for row in view.list_asking() if row.pending or row.arrived)
-                self._active |= dict.fromkeys(asking)
+            seen, present = view.seen, view.report.period == self.state.period
+            named[seen.numbers if present else seen.numbers[(seen.pending > 0) | (seen.arrived > 0)]] = True
+        self._named = named
 
     def picture(self, now: int) -> Picture:
         """What is known now, for a placement or for people."""
         servers = tuple(self._listed(now))
+        named = np.zeros(len(self.roll), np.bool_)
+        named[: self._named.size] = self._named
+        limits, reservations, paces = self._promise()
         return Picture(
             now=now,
             time_left_ns=max(0, self._ends_at - now),
             period_ns=self._period_ns,
             interval_ns=self.interval_ns,
             servers=servers,
-            terms=self._find_terms(self._active),
             period=self.state.period,
+            names=self.roll.names,
+            named=named & (limits != NO_TERMS),
+            limits=limits,
+            reservations=reservations,
+            paces=paces,
+            bound={number: terms.servers or () for number, terms in self.roll.bound.items()},
             held=self._held(servers),
+            before=self.roll.widen(self._targets.levels),
         )
 
-    def _find_terms(self, tenants: Iterable[str]) -> dict[str, Terms]:
-        """What there is to place of those that have any terms."""
-        found = _look_up(self.terms, tenants)
-        return found if self.above is None else self.above.narrow(found)
+    def _promise(self) -> tuple[Whole, Whole, Whole]:
+        """Limits, reservations and paces: what there is to place of those that are named."""
+        roll = self.roll
+        if self.above is None:
+            return roll.limits, roll.reservations, roll.paces
+        columns = np.stack([roll.limits, roll.reservations, roll.paces])
+        found = self.above.narrow(roll.find_terms(np.flatnonzero(self._named).tolist()))
+        for tenant, terms in found.items():
+            columns[:, roll.number(tenant)] = tabulate(terms)
+        return columns[0], columns[1], columns[2]
 
-    def _held(self, servers: Iterable[ServerView]) -> dict[str, int]:
+    def _held(self, servers: Iterable[ServerView]) -> Whole:
+        """What servers may have that are not among these."""
         seen = {view.name for view in servers}
-        others = [*self.buried, *(view for view in self.views.values() if view.name not in seen)]
-        return {tenant: self._sum(others, tenant) for tenant in self._active} if others else {}
+        others = [view for view in self.views.values() if view.name not in seen]
+        return count_bounds(self.roll, [*self.buried, *others])
 
-    def _sum(self, held: Iterable[ServerView | Held], tenant: str) -> int:
-        terms = self._opened_with.get(tenant)
-        return sum(each.count(tenant, terms) for each in held)
+    def _count_bounds(self) -> Whole:
+        """What all servers together may have."""
+        return count_bounds(self.roll, [*self.views.values(), *self.buried])
+
+    def list_rows(self, view: ServerView) -> list[Row]:
+        """What the server last said, one by one."""
+        return list_rows((self.roll.names[number] for number in view.seen.numbers.tolist()), view.seen)
 
     def _listed(self, now: int) -> list[ServerView]:
         listed = set(self.state.servers)
@@ -778,102 +812,36 @@ class ControllerBook:
         return sorted(alive, key=lambda view: view.name)
 
     def _grant(self, now: int, views: Collection[ServerView], *, only_growth: bool = False) -> Effects:
-        """Send these servers their targets, as far as the bounds allow. Falls are sent at once. A
-        rise that has no headroom yet waits for the next round, unless the tenant may lack it before
-        then: that is owed, and follows once all have acknowledged."""
-        drafts = self._make_drafts(views)
-        lists = {id(draft.targets.tenants): draft.targets.tenants for draft in drafts if draft.rising.any()}
-        # One list of tenants for all of them, mostly: then they are asked about by that.
-        shared = next(iter(lists.values())) if len(lists) == 1 else None
-        names = list(dict.fromkeys(t for each in lists.values() for t in each)) if shared is None else shared
-        found, numbers = self._find_headroom(names), {tenant: number for number, tenant in enumerate(names)}
-        headroom = np.array([found.get(tenant, 0) for tenant in names], np.int64)
-        self._owed = set()
-        rising = [draft for draft in drafts if draft.rising.any()]
-        for draft in rising:
-            draft.number(None if shared is not None else numbers)
-        for draft in rising:  # first what is needed soon, everywhere
-            places, needed = self._find_needed(now, draft, numbers if shared is not None else None)
-            draft.lift(places, needed, headroom)
-            if (draft.levels[places] < needed).any():
-                self._owed.add(draft.view.name)
-        for draft in rising:  # then what can wait
-            places = np.flatnonzero(draft.rising)
-            draft.lift(places, draft.targets.allowances[places], headroom)
-        return [self._send(now, draft) for draft in drafts if draft.grew or not only_growth]
-
-    def _make_drafts(self, views: Collection[ServerView]) -> list[Draft]:
-        """Terms are looked up once: they are the same at every server. So is the list of tenants, mostly."""
-        targets = [make_columns(self._targets.get(view.name, {})) for view in views]
-        lists = {id(each.tenants): each.tenants for each in targets}
-        terms = self._find_terms(dict.fromkeys(tenant for names in lists.values() for tenant in names))
-        opened_with = _look_up(self._opened_with, terms)
-        limited: dict[int, Flags] = {}
-        drafts = []
-        for view, each in zip(views, targets, strict=True):
-            names = id(each.tenants)
-            if names not in limited and all(tenant in terms for tenant in each.tenants):
-                limited[names] = _find_limited(each, terms)
-            if names in limited:
-                drafts.append(Draft(view, each, limited[names], opened_with))
-            else:  # who has no terms has no row
-                kept = each.keep(terms)
-                drafts.append(Draft(view, kept, _find_limited(kept, terms), opened_with))
-        return drafts
-
-    def _find_needed(self, now: int, draft: Draft, position: Mapping[str, int] | None) -> tuple[Whole, Whole]:
-        """The allowances that last until the next round even if they are spent `HASTE` times as fast as
-        evenly over the rest of the period, and cover the first request that waits: of the tenants that rise
-        and send anything, by their places."""
-        view = draft.view
-        where = draft.targets.find_positions() if position is None else position
-        asking = [
-            (place, row)
-            for row in view.list_asking()
-            if (row.pending or row.arrived)
-            and (place := where.get(row.tenant)) is not None
-            and draft.rising[place]
-        ]
-        places = np.array([place for place, _ in asking], np.int64)
-        wanted, spent = draft.targets.allowances[places], np.zeros(len(asking), np.int64)
-        if view.report.period == self.state.period:
-            spent = np.array([row.dispatched for _, row in asking], np.int64)
-        left_ns = max(1, self._ends_at - now)
-        later_ns = max(0, left_ns - HASTE * self.interval_ns)
-        even = wanted - scale(np.maximum(wanted - spent, 0), later_ns, left_ns)
-        fronts = np.array([row.front for _, row in asking], np.int64)
-        return places, np.maximum(even, np.minimum(wanted, spent + fronts))
+        """Send these servers their targets, as far as the bounds allow."""
+        limits, _, _ = self._promise()
+        round_ = Round(self.roll, self._targets, limits)
+        round_.make_drafts(views)
+        round_.lift(self._find_headroom(limits), self.state.period, self._ends_at - now, self.interval_ns)
+        self._owed = round_.owed
+        drafts = [draft for draft in round_.drafts if draft.grew or not only_growth]
+        short = tuple(islice(self.find_short().items(), SHORT_MAX))
+        return [self._send(now, round_, draft, short) for draft in drafts]
 
     @property
     def _mints(self) -> bool:
         """Whether it makes tokens of the period, and does not only move those that there are."""
         return self._complete and self.state.terms == self.digest
 
-    def _find_headroom(self, tenants: Sequence[str]) -> dict[str, int]:
+    def _find_headroom(self, limits: Whole) -> Whole:
         """How far the bounds of those that have a limit may rise, all servers together."""
-        terms = self._find_terms(tenants)
-        held = self._count_bounds(tenants)
-        headroom = {}
-        for tenant, bound in zip(tenants, held, strict=True):
-            found = terms.get(tenant)
-            if found is not None and found.limit is not None:
-                most = found.limit if self._mints else min(found.limit, self._sum(self._movable, tenant))
-                headroom[tenant] = max(0, most - bound)
+        most = limits
+        if not self._mints:
+            most = np.minimum(limits, count_bounds(self.roll, self._movable))
+        headroom: Whole = np.maximum(most - self._count_bounds(), 0)
         return headroom
 
-    def _count_bounds(self, tenants: Sequence[str]) -> list[int]:
-        """What all servers together may have."""
-        terms = _look_up(self._opened_with, tenants)
-        columns = [each.count_all(tenants, terms) for each in (*self.views.values(), *self.buried)]
-        return add_up(columns, len(tenants))
-
-    def _send(self, now: int, draft: Draft) -> Send:
+    def _send(self, now: int, round_: Round, draft: Draft, short: tuple[tuple[str, int], ...]) -> Send:
         self._sequence += 1
-        view, (rows, held) = draft.view, draft.finish()
+        view, (rows, held) = draft.view, round_.finish(draft)
         changing = self._next_terms is not None or self.state.terms != self.digest
         standing = NO_PART if changing else self._standing.find_part(view.life)
         self._standing.sent(view.life, self._sequence, standing)
-        view.sent(self._sequence, held)
+        view.unacknowledged.append(Sent(self._sequence, held, len(self.roll)))
         grant = Grant(
             epoch=self.state.epoch,
             sequence=self._sequence,
@@ -886,6 +854,6 @@ class ControllerBook:
             terms=self.state.terms,
             over_ns=max(0, self._guarded(self._over_at - now)),
             standing=standing,
-            short=tuple(islice(self.find_short().items(), SHORT_MAX)),
+            short=short,
         )
         return Send(view.name, grant)

@@ -14,22 +14,26 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 
+from bursar.rates.cells import Cells
+
 Whole = npt.NDArray[np.int64]
 
 
-def gather(tokens: Whole, priority: Whole, fronts: Whole, waited: Whole, left: Whole) -> None:
-    """Change `tokens` and `priority` (tenants x servers) of the tenants whose first requests do not fit.
+def gather(tokens: Whole, priority: Whole, levels: Whole, cells: Cells, fronts: Whole, left: Whole) -> None:
+    """Change `tokens` and `priority` (by cell) of the tenants whose first requests do not fit; elsewhere they
+    have nothing then (`levels`).
 
     fronts  what the first request that waits costs, 0 where none does
-    waited  how long it has been the first
     left    what each tenant may still use in the period, at all servers together
     """
-    for row in np.flatnonzero((fronts > tokens).any(axis=1)).tolist():
-        oldest_first = np.argsort(-waited[row], kind="stable").tolist()
-        kept = _choose_fronts(fronts[row].tolist(), oldest_first, int(left[row]))
-        gathered = _add_rest(kept, tokens[row].tolist(), int(left[row]))
-        priority[row] = _follow(priority[row].tolist(), gathered)
-        tokens[row] = gathered
+    for row in np.unique(cells.tenant[fronts > tokens]).tolist():
+        where = slice(int(cells.starts[row]), int(cells.starts[row + 1]))
+        oldest_first = np.argsort(-cells.front_ns[where], kind="stable").tolist()
+        kept = _choose_fronts(fronts[where].tolist(), oldest_first, int(left[row]))
+        gathered = _add_rest(kept, tokens[where].tolist(), int(left[row]))
+        priority[where] = _follow(priority[where].tolist(), gathered)
+        tokens[where] = gathered
+        levels[row] = 0
 
 
 def _add_rest(kept: list[int], tokens: list[int], left: int) -> list[int]:

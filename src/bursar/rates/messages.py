@@ -73,13 +73,25 @@ class Row(msgspec.Struct, frozen=True, array_like=True, gc=False):
     front_ns: int = 0
 
 
+class Rows(msgspec.Struct, frozen=True, array_like=True):
+    """Many of them, as columns (`columns`) in the order of `Row`: first of tenants that have a number in the
+    controller's list `roll`, then of those that are named. `whole`: among them is whoever has other than its
+    part at the server; else only who asks or was served."""
+
+    roll: int
+    whole: bool
+    numbers: bytes
+    names: tuple[str, ...]
+    columns: tuple[bytes, ...]
+
+
 class Report(Message, frozen=True):
     """A server as it is at `sent_at`, by its own clock, asked at `asked_at`, by the controller's.
     `rows` is None when nothing moved beyond the threshold since the last full report to this
     controller, sent at `stands_at`: it still stands, for those who got it. `capacity` is what the server
     can do, in tokens a second, by the policy or as it has found out. `lives` are earlier ones
     of this server that are over, and whose part of `period` is in the rows, as dispatched. A tenant that
-    is not in the rows has what `part` says. In `over_ns` from `sent_at` every token of `period` has ended,
+    is not in whole rows has what `part` says. In `over_ns` from `sent_at` every token of `period` has ended,
     wherever it is; None if this server does not know."""
 
     server: str
@@ -93,7 +105,7 @@ class Report(Message, frozen=True):
     time_left_ns: int
     seen_ns: int
     capacity: float
-    rows: tuple[Row, ...] | None
+    rows: Rows | None
     lives: tuple[int, ...] = ()
     part: Part = NO_PART
     over_ns: int | None = None
@@ -109,8 +121,28 @@ class Allowance(msgspec.Struct, frozen=True, array_like=True, gc=False):
     pace: int = 0
 
 
+class Allowances(msgspec.Struct, frozen=True, array_like=True):
+    """Those of all tenants, as columns (`columns`). A tenant has a number in the leader's list `roll`, which
+    grows: `known` of its names the server has acknowledged, these are those after them. By number, `levels`
+    and `paces` are the same for every server; UNNAMED as a level is a tenant that has its part. Those of
+    `numbers` have other columns at this server."""
+
+    roll: int
+    known: int
+    names: tuple[str, ...]
+    levels: bytes
+    paces: bytes
+    numbers: bytes
+    allowances: bytes
+    priorities: bytes
+    row_paces: bytes
+
+
+NO_ALLOWANCES = Allowances(0, 0, (), b"", b"", b"", b"", b"", b"")
+
+
 class Grant(Message, frozen=True):
-    """Allowances for one life of one server, absolute: a tenant without a row has what `part` says, by
+    """Allowances for one life of one server, absolute: a tenant without a level has what `part` says, by
     the limits that the period was opened with: those of the terms named `terms`. They end `time_left_ns`
     after the server's own `sent_at`, echoed from the report that this answers. `over_ns` after it was
     sent, by any clock, every token of the period has ended, wherever it is: then the server may begin the
@@ -123,7 +155,7 @@ class Grant(Message, frozen=True):
     period: int
     sent_at: int
     time_left_ns: int
-    rows: tuple[Allowance, ...]
+    rows: Allowances
     part: Part = NO_PART
     terms: str = ""
     over_ns: int = 0

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from bursar.estimate import has_moved
-from bursar.rates.messages import Row
+import numpy as np
+
+from bursar.estimate import MOVED_FLOOR, MOVED_PART
 from bursar.rates.scheduler import Whole
 from bursar.world import MILLISECOND_NS
 
@@ -73,21 +74,16 @@ class Observation:
         self.since = now
 
 
-def is_news(old: tuple[Row, ...] | None, new: tuple[Row, ...]) -> bool:
-    """Whether a report with these rows tells the controller more than the last one did. What was
-    dispatched and allowed is always told: reservations are counted with it."""
-    if old is None or len(old) != len(new):
+def is_news(old: Whole | None, new: Whole) -> bool:
+    """Whether a report with these columns (the number of a tenant, then those of a row) tells the controller
+    more than the last one did. What was dispatched and allowed is always told: reservations are counted
+    with it."""
+    if old is None or old.shape != new.shape or (old[_EXACT] != new[_EXACT]).any():
         return True
-    return any(_moved(before, after) for before, after in zip(old, new, strict=True))
+    before, now = old[_COUNTS], new[_COUNTS]
+    floor = np.maximum(MOVED_PART * np.maximum(before, now), MOVED_FLOOR)
+    return bool((np.abs(now - before) > floor).any())
 
 
-def _moved(before: Row, after: Row) -> bool:
-    return (
-        before.allowance != after.allowance
-        or before.tenant != after.tenant
-        or before.backlogged != after.backlogged
-        or has_moved(before.dispatched, after.dispatched)
-        or before.front != after.front
-        or has_moved(before.pending, after.pending)
-        or has_moved(before.arrived, after.arrived)
-    )
+_EXACT, _COUNTS = [0, 1, 5, 6], [2, 3, 4]
+"""Tenant, allowance, whether it is backlogged and what its first request needs; dispatched, pending, arrived."""

@@ -7,9 +7,11 @@ from collections.abc import Callable, Sequence
 import numpy as np
 
 from bursar.book import Effects, Send
+from bursar.rates.allotment import Allotment
 from bursar.rates.blocks import Blocks
+from bursar.rates.columns import UNNAMED, pack
 from bursar.rates.grace import Grace
-from bursar.rates.messages import NO_PART, UNBOUNDED, Ack, Allowance, Grant, Left, Part, Poll, Report, Row
+from bursar.rates.messages import NO_PART, UNBOUNDED, Ack, Grant, Left, Part, Poll, Report, Rows
 from bursar.rates.observation import Observation, is_news
 from bursar.rates.parts import count_part
 from bursar.rates.scheduler import Scheduler, Whole
@@ -46,7 +48,7 @@ class ServerBook:
       because it no longer knows what it has dispatched of them;
     - tokens come back only to the opening that they were charged to (`openings` counts them): a
       period's own tokens, never another's;
-    - a tenant that is in no grant of the period has the part of its limit that the grant says, by the terms
+    - a tenant that no grant of the period has named has the part of its limit that the grant says, by the terms
       that the period was opened with, if the server knows those; else nothing;
     - a tenant is forgotten only while nothing of the present period is charged to it;
     - a period that nobody granted is begun only if it is the one after a granted one, with the part that
@@ -87,7 +89,8 @@ class ServerBook:
         self._opened_digest = ""
         self._part = NO_PART
         self._parted = (NO_PART, 0)
-        self._explicit: dict[str, Allowance] = {}
+        self._allotment = Allotment()
+        self._numbers = [-1] * len(self.tenants)
         self._resumed: dict[str, int] = {}
         self._parts = [0] * len(self.tenants)
         self._lives: tuple[int, ...] = ()
@@ -103,7 +106,7 @@ class ServerBook:
         self._left: dict[str, int] | None = None
         self._used: dict[str, int] = {}
         self._safe: int | None = None
-        self._reported: tuple[Row, ...] | None = None
+        self._reported: Whole | None = None
         self._reported_at = 0
         self._reported_to: tuple[str, int] | None = None
 
@@ -167,13 +170,13 @@ class ServerBook:
 
     def _report(self, now: int, sender: str, poll: Poll) -> Report:
         to = (sender, poll.epoch)
-        rows: tuple[Row, ...] | None = self._rows(now)
-        assert rows is not None
+        whole = poll.full or to != self._reported_to
+        indices, table = self._look(now, whole)
+        rows: Rows | None = None
+        if whole or is_news(self._reported, table) or self._resumed:
+            rows = self._make_rows(indices, table[1:], whole)
+            self._reported, self._reported_to, self._reported_at = table, to, now
         observed = self.observed
-        if not poll.full and to == self._reported_to and not is_news(self._reported, rows):
-            rows = None
-        else:
-            self._reported, self._reported_to, self._reported_at = rows, to, now
         report = Report(
             server=self.name,
             incarnation=self.incarnation,
@@ -198,22 +201,44 @@ class ServerBook:
         """How long the tokens of the period are good. What it spends alone is of no period."""
         return 0 if self.alone else max(0, (self.expires_at or self._held_until) - now)
 
-    def _rows(self, now: int) -> tuple[Row, ...]:
-        """Of whoever has other than its part here, or asks for anything."""
+    def _look(self, now: int, whole: bool) -> tuple[list[int], Whole]:
+        """Of whoever asks for anything or was served; and, for the whole, of whoever has other than its part
+        here. The columns are the number here, and those of a row."""
         observed = self.observed
-        pending = observed.queued
-        dispatched = _whole(self.scheduler.dispatched) if self._left is None else [0] * len(pending)
-        numbers = zip(self._allowances(), dispatched, pending, observed.arrived, strict=True)
-        here = [
-            Row(tenant, *row, observed.was_backlogged(index, now), *self._find_front(index, now))
-            for index, (tenant, row) in enumerate(zip(self.tenants, numbers, strict=True))
-            if row[0] != self._parts[index] or row[1] or row[2] or row[3]
-        ]
-        elsewhere = [
-            Row(tenant, held, self._resumed.get(tenant, 0), 0, 0, False)
-            for tenant, held in self._list_absent()
-        ]
-        return (*here, *elsewhere)
+        counts = np.zeros((4, len(self.tenants)), np.int64)
+        counts[0] = self._allowances()
+        counts[1] = 0 if self.alone else self.scheduler.dispatched
+        counts[2], counts[3] = observed.queued, observed.arrived
+        chosen = counts[1:].any(axis=0)
+        if whole:
+            chosen |= counts[0] != self._parts
+        indices: list[int] = np.flatnonzero(chosen).tolist()
+        table = np.empty((8, len(indices)), np.int64)
+        table[0], table[1:5] = indices, counts[:, chosen]
+        table[5] = [observed.was_backlogged(index, now) for index in indices]
+        table[6:] = np.array([self._find_front(index, now) for index in indices], np.int64).reshape(-1, 2).T
+        return indices, table
+
+    def _make_rows(self, indices: list[int], columns: Whole, whole: bool) -> Rows:
+        """By the numbers that the leader has given them, if it is the one that asks; else by name."""
+        known = not whole and self._allotment.is_of(self.epoch)
+        numbers = np.array([self._numbers[index] if known else -1 for index in indices], np.int64)
+        numbered = numbers >= 0
+        order = np.argsort(~numbered, kind="stable")
+        names = [self.tenants[indices[place]] for place in np.flatnonzero(~numbered).tolist()]
+        absent = self._list_absent(whole)
+        elsewhere = np.zeros((len(columns), len(absent)), np.int64)
+        if absent:
+            elsewhere[0] = list(absent.values())
+            elsewhere[1] = [self._resumed.get(tenant, 0) for tenant in absent]
+        table = np.concatenate([columns[:, order], elsewhere], axis=1)
+        return Rows(
+            self._allotment.roll if numbered.any() else 0,
+            whole,
+            pack(numbers[numbered]),
+            (*names, *absent),
+            tuple(map(pack, table)),
+        )
 
     def _find_front(self, index: int, now: int) -> tuple[int, int]:
         """What the first request that waits costs, and how long it has been the first."""
@@ -221,27 +246,26 @@ class ServerBook:
             return 0, 0
         return self.scheduler.front_cost(index), now - self.observed.front_at[index]
 
-    def _list_absent(self) -> list[tuple[str, int]]:
-        """Tenants that have other than their part here and have not asked for anything in this life, and what
-        they have. (There may be thousands of them, of which there is nothing to say but what was granted.)"""
-        index = self._index
-        if self._left is None and not self._resumed:
-            rows = self._explicit.items()
-            return [(tenant, row.allowance) for tenant, row in rows if tenant not in index]
-        known = dict.fromkeys([*self._explicit, *self._resumed])
-        return [(tenant, self.find_held(tenant)) for tenant in known if tenant not in index]
+    def _list_absent(self, whole: bool) -> dict[str, int]:
+        """Tenants that have not asked for anything in this life, and what they have: of which an earlier one
+        charged something, and (for the whole) which have other than their part here. (There may be thousands
+        of them, of which there is nothing to say but what was granted.)"""
+        names = dict.fromkeys(self._resumed)
+        if whole:
+            names |= dict.fromkeys(tenant for tenant, _ in self._allotment.list_named())
+        return {tenant: self.find_held(tenant) for tenant in names if tenant not in self._index}
 
-    def _allowances(self) -> list[int]:
+    def _allowances(self) -> Sequence[int] | Whole:
         """By tenant, of the present period: while alone, what was left of the controller's."""
         if self._left is not None:
             return [self.find_held(tenant) for tenant in self.tenants]
-        return _whole(self.scheduler.allowance)
+        return np.asarray(self.scheduler.allowance)
 
     def find_held(self, tenant: str) -> int:
         """What the tenant was allowed here in the present period, whether it ever asked or not."""
         if self._left is not None and tenant in self._left:
             return self._left[tenant]
-        row = self._explicit.get(tenant)
+        row = self._allotment.find(tenant)
         allowed = self._count_part(tenant) if row is None else row.allowance
         return max(allowed, self._resumed.get(tenant, 0))
 
@@ -254,6 +278,8 @@ class ServerBook:
         if stale or ended or grant.incarnation != self.incarnation:
             return []
         if (grant.epoch, grant.sequence) > (self.epoch, self.sequence):
+            if not self._allotment.take(grant):
+                return []  # as if it were lost
             self._apply(now, grant)
         # A repeated grant is acknowledged again: the first acknowledgement may be lost.
         return [Send(sender, self._acknowledge(grant))]
@@ -271,7 +297,10 @@ class ServerBook:
         self.grace.hear(now, grant, grant.standing if known else NO_PART, opens=opens)
         self._open_with(grant.part if known else NO_PART)
         self.short = dict(grant.short)
-        self._allow(now, grant.rows)
+        if grant.rows.names:
+            find = self._allotment.find_number
+            self._numbers = [find(tenant) for tenant in self.tenants]
+        self._allow(now)
 
     def begin_next(self, now: int) -> bool:
         """Nobody has spoken of the next period, and it is time: begin it with the part that is fixed."""
@@ -280,7 +309,8 @@ class ServerBook:
         self.expires_at = self.grace.find_end(self.expires_at)
         self._begin(now, self.period + 1)
         self._open_with(self.grace.begin())
-        self._allow(now, ())
+        self._allotment.clear()
+        self._allow(now)
         return True
 
     def _begin(self, now: int, period: int) -> None:
@@ -291,17 +321,12 @@ class ServerBook:
         if self.blocks is not None:
             self.blocks.open_period(self.period, self.began_at, self.expires_at)
 
-    def _allow(self, now: int, rows: tuple[Allowance, ...]) -> None:
-        """These are the allowances; whoever is not among them has its part."""
-        self._explicit = {row.tenant: row for row in rows}
-        columns = np.zeros((3, len(self.tenants)), np.int64)
-        allowance, priority, pace = columns
-        allowance[:] = self._parts
-        pace[:] = np.where(allowance < UNBOUNDED, allowance, 0)
-        for tenant, index in self._index.items():  # of those in the grant the most are not here
-            row = self._explicit.get(tenant)
-            if row is not None:
-                columns[:, index] = row.allowance, row.priority, row.pace
+    def _allow(self, now: int) -> None:
+        """What is allotted counts; whoever is not named has its part."""
+        levels, priority, paces = self._allotment.read(np.array(self._numbers, np.int64))
+        parts = np.array(self._parts, np.int64)
+        allowance = np.where(levels == UNNAMED, parts, levels)
+        pace = np.where(levels == UNNAMED, np.where(parts < UNBOUNDED, parts, 0), paces)
         kept = np.maximum(allowance, self.scheduler.dispatched)
         if self.blocks is not None:
             dispatched = _whole(self.scheduler.dispatched)
@@ -321,16 +346,20 @@ class ServerBook:
         self.scheduler.open_period(now)
 
     def _acknowledge(self, grant: Grant) -> Ack:
-        """Of those in the grant, and of those without a row."""
-        granted = {row.tenant: row.allowance for row in grant.rows}
-        raised = tuple(
-            (tenant, allowance)
-            for index, (tenant, allowance) in enumerate(zip(self.tenants, self._allowances(), strict=True))
-            if allowance != granted.get(tenant, self._parts[index])
-        )
-        absent = self._list_absent()
-        raised += tuple((tenant, held) for tenant, held in absent if held != granted.get(tenant))
-        return Ack(self.name, self.incarnation, grant.epoch, grant.sequence, self.period, raised)
+        """What was granted, but for whoever has more."""
+        levels, _, _ = self._allotment.read(np.array(self._numbers, np.int64))
+        granted = np.where(levels == UNNAMED, np.array(self._parts, np.int64), levels)
+        allowances = np.asarray(self._allowances(), np.int64)
+        raised = [
+            (self.tenants[k], int(allowances[k])) for k in np.flatnonzero(allowances != granted).tolist()
+        ]
+        absent = self._list_absent(whole=False)
+        raised += [(tenant, held) for tenant, held in absent.items() if held != self._find_granted(tenant)]
+        return Ack(self.name, self.incarnation, grant.epoch, grant.sequence, self.period, tuple(raised))
+
+    def _find_granted(self, tenant: str) -> int:
+        row = self._allotment.find(tenant)
+        return self._count_part(tenant) if row is None else row.allowance
 
     def reach(self, index: int, cost: int) -> bool:
         """A request did not go. Whether its tenant's ceiling could be raised, so that it may now."""
@@ -408,11 +437,13 @@ class ServerBook:
             self.tenants.append(tenant)
             self.observed.add_tenant()
             self._parts.append(0)
+            self._numbers.append(-1)
         else:
             assert self.tenants[index] == FREE, "a number is one tenant's at a time"
             self.scheduler.reset(index, terms.weight)
             self.tenants[index] = tenant
         self._index[tenant] = index
+        self._numbers[index] = self._allotment.find_number(tenant)
         self._parts[index] = self._count_part(tenant)
         if self.blocks is not None:
             self._count_spent(now, index, self.blocks.add_tenant(index, tenant))
@@ -422,7 +453,7 @@ class ServerBook:
         if self.alone:
             self._grant_alone(now, index, UNBOUNDED if terms.limit is None else terms.limit)
         elif self.granted:
-            row = self._explicit.get(tenant)
+            row = self._allotment.find(tenant)
             allowance, priority = self._parts[index], 0
             pace = allowance if allowance < UNBOUNDED else 0
             if row is not None:
@@ -439,7 +470,7 @@ class ServerBook:
         self.idle.discard(index)
         self.tenants[index] = FREE
         self.scheduler.reset(index, 1)
-        self._parts[index] = 0
+        self._parts[index], self._numbers[index] = 0, -1
         self.observed.arrived[index] = 0
 
     def may_forget(self, index: int) -> bool:

@@ -1,61 +1,87 @@
-"""What a controller knows and means to send: servers as it sees them, grants in the making."""
+"""What a controller knows and means to send: servers as it sees them, grants in the making.
+
+Tenants are numbers in the controller's `Roll`, and whatever is said of many of them is a column by number.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 import numpy as np
 import numpy.typing as npt
 
-from bursar.rates.messages import NO_PART, UNBOUNDED, Allowance, Part, Report, Row
-from bursar.rates.parts import count_part
+from bursar.rates.columns import EMPTY, NOTHING_SEEN, UNNAMED, Seen
+from bursar.rates.messages import NO_PART, Part, Report
+from bursar.rates.roll import Roll
 from bursar.rates.terms import Terms
 
 Whole = npt.NDArray[np.int64]
+Flags = npt.NDArray[np.bool_]
 Triple = tuple[int, int, int]
 
-Targets = Mapping[str, Mapping[str, Triple]]
-"""By server, by tenant: (allowance, priority part), absolute in the period, and the pace."""
+
+class Rows(NamedTuple):
+    """The targets of one server, of the tenants of these numbers: allowances and priority parts, absolute in
+    the period, and paces."""
+
+    numbers: Whole
+    allowances: Whole
+    priorities: Whole
+    paces: Whole
 
 
-class Columns(Mapping[str, Triple]):
-    """The targets of one server, by columns: there may be thousands of tenants at each of many servers, and
-    a tuple for every one of them costs more than everything that is done with it."""
+NO_ROWS = Rows(EMPTY, EMPTY, EMPTY, EMPTY)
 
-    def __init__(
-        self,
-        tenants: Sequence[str],
-        columns: tuple[Whole, Whole, Whole],
-        position: Mapping[str, int] | None = None,
-    ) -> None:
-        """`columns` are allowances, priority parts and paces; `position` says where a tenant is in them."""
-        self.tenants = tenants
-        self.allowances, self.priorities, self.paces = columns
-        self._position = position
 
-    def __getitem__(self, tenant: str) -> Triple:
-        index = self.find_positions()[tenant]
-        return int(self.allowances[index]), int(self.priorities[index]), int(self.paces[index])
+@dataclass(frozen=True)
+class Targets(Mapping[str, Mapping[str, Triple]]):
+    """Where the tokens of the named tenants should be: `rows` by server, and everywhere else `levels` and
+    `paces`, by number. A tenant that is not named (UNNAMED) has its part, everywhere."""
+
+    names: Sequence[str]
+    levels: Whole
+    paces: Whole
+    rows: Mapping[str, Rows]
+
+    def fill(self, server: str) -> Rows:
+        """Of all numbers."""
+        count = self.levels.size
+        filled = Rows(np.arange(count), self.levels.copy(), np.zeros(count, np.int64), self.paces.copy())
+        rows = self.rows.get(server, NO_ROWS)
+        for column, values in zip(filled[1:], rows[1:], strict=True):
+            column[rows.numbers] = values
+        return filled
+
+    def __getitem__(self, server: str) -> Mapping[str, Triple]:
+        if server not in self.rows:
+            raise KeyError(server)
+        filled = zip(self.names, *(column.tolist() for column in self.fill(server)[1:]), strict=False)
+        return {name: (level, first, pace) for name, level, first, pace in filled if level != UNNAMED}
 
     def __iter__(self) -> Iterator[str]:
-        return iter(self.tenants)
+        return iter(self.rows)
 
     def __len__(self) -> int:
-        return len(self.tenants)
+        return len(self.rows)
 
-    def find_positions(self) -> Mapping[str, int]:
-        """By tenant, its place in the columns."""
-        if self._position is None:
-            self._position = {name: index for index, name in enumerate(self.tenants)}
-        return self._position
 
-    def keep(self, tenants: Mapping[str, object]) -> Columns:
-        """Only these."""
-        kept = [index for index, tenant in enumerate(self.tenants) if tenant in tenants]
-        names = [self.tenants[index] for index in kept]
-        return Columns(names, (self.allowances[kept], self.priorities[kept], self.paces[kept]))
+NO_TARGETS = Targets((), EMPTY, EMPTY, {})
+
+
+def make_targets(wanted: Mapping[str, Mapping[str, Triple]], picture: Picture) -> Targets:
+    """The same of targets that are listed one by one. Who is named and listed nowhere has nothing."""
+    if isinstance(wanted, Targets):
+        return wanted
+    levels = np.where(picture.named, 0, UNNAMED)
+    position = {name: number for number, name in enumerate(picture.names) if picture.named[number]}
+    rows = {}
+    for server, listed in wanted.items():
+        known = {position[tenant]: triple for tenant, triple in listed.items() if tenant in position}
+        table = np.array(list(known.values()), np.int64).reshape(-1, 3)
+        rows[server] = Rows(np.array(list(known), np.int64), *table.T)
+    return Targets(picture.names, levels, np.zeros_like(levels), rows)
 
 
 def scale(amounts: Whole, by: int, of: int) -> Whole:
@@ -66,64 +92,56 @@ def scale(amounts: Whole, by: int, of: int) -> Whole:
     return np.array([amount * by // of for amount in amounts.tolist()], np.int64)
 
 
-def add_up(columns: Sequence[Whole], rows: int) -> list[int]:
-    """The sums of each row, exactly, as Python's numbers: no limit is as much as fits in 64 bits."""
-    if not columns:
-        return [0] * rows
-    table = np.stack(columns)
-    if int(table.max(initial=0)) <= 2**62 // len(columns):
-        sums: list[int] = table.sum(axis=0).tolist()
-        return sums
-    return list(map(sum, table.T.tolist()))
-
-
-def make_columns(targets: Mapping[str, Triple]) -> Columns:
-    if isinstance(targets, Columns):
-        return targets
-    table = np.array(list(targets.values()), np.int64).reshape(-1, 3)
-    return Columns(list(targets), (table[:, 0], table[:, 1], table[:, 2]))
-
-
 @dataclass(frozen=True, slots=True)
 class Held:
-    """What one life of a server may take, or has: by tenant, and by its part for those without a row.
-    `levels` is the same as a column of these `tenants`, where it was made of one."""
+    """What one life of a server may take, or has: `levels` by number. Of those that are UNNAMED, or came into
+    the roll later, it is the part."""
 
     server: str
-    rows: Mapping[str, int]
+    levels: Whole = field(default_factory=lambda: EMPTY)
     part: Part = NO_PART
-    tenants: Sequence[str] | None = field(default=None, repr=False, compare=False)
-    levels: Whole | None = field(default=None, repr=False, compare=False)
 
-    def count(self, tenant: str, terms: Terms | None) -> int:
-        row = self.rows.get(tenant)
-        return count_part(tenant, terms, self.server, self.part) if row is None else row
-
-    def count_all(self, tenants: Sequence[str], terms: Mapping[str, Terms]) -> Whole:
-        """The same of many tenants. Whoever is asked about the list that a grant was made of, which is so
-        round after round, has its column."""
-        if self.levels is not None and self.tenants is tenants:
-            return self.levels
-        find = self.rows.get
-        counts = [
-            self.count(tenant, terms.get(tenant)) if (row := find(tenant)) is None else row
-            for tenant in tenants
-        ]
-        return np.array(counts, np.int64)
+    def count_all(self, roll: Roll) -> Whole:
+        """Of everyone in the roll."""
+        levels = roll.widen(self.levels)
+        if self.part.of == 0:
+            return np.maximum(levels, 0)
+        unnamed = levels == UNNAMED
+        return (
+            np.where(unnamed, roll.count_parts(self.server, self.part), levels) if unnamed.any() else levels
+        )
 
 
-NOTHING = Held("", {})
+NOTHING = Held("")
+
+
+def hold(roll: Roll, server: str, rows: Mapping[str, int], part: Part = NO_PART) -> Held:
+    """What is held as it is told, by name."""
+    numbers = roll.number_all(rows)
+    levels = np.full(len(roll), UNNAMED, np.int64)
+    levels[numbers] = list(rows.values())
+    return Held(server, levels, part)
+
+
+class Sent(NamedTuple):
+    """A grant that was sent: what whoever takes it has, and how many names of the roll it then knows."""
+
+    sequence: int
+    held: Held
+    known: int
 
 
 @dataclass(slots=True)
 class ServerView:
     """One server as this leader knows it.
 
+    seen     what the last report that said anything said of its tenants; `rows_at` is when it was sent, by
+             the server's clock, and `seen_ns` what time it covers
     acknowledged, unacknowledged   what it was last known to hold, and what was sent since
-    part     what grants to it say of tenants without a row, in this period
+    known    how many names of the roll it has acknowledged
+    part     what grants to it say of tenants without a level, in this period
     left     it has said that it dispatches nothing more
     heard_at, asked_at   when it was last heard, and the newest poll that it has answered
-    rows_at  when the server sent `rows`, by its clock
     """
 
     name: str
@@ -131,130 +149,86 @@ class ServerView:
     heard_at: int
     asked_at: int
     report: Report
-    rows: dict[str, Row]
+    seen: Seen = NOTHING_SEEN
     rows_at: int = 0
     seen_ns: int = 0
     acknowledged: Held = NOTHING
-    unacknowledged: list[tuple[int, Held]] = field(default_factory=list)
+    unacknowledged: list[Sent] = field(default_factory=list)
+    known: int = 0
     part: Part = NO_PART
     left: bool = False
-    _asking_of: dict[str, Row] | None = field(default=None, repr=False, compare=False)
-    _asking: list[Row] = field(default_factory=list, repr=False, compare=False)
 
     @property
     def life(self) -> tuple[str, int]:
         return self.name, self.incarnation
 
-    def count(self, tenant: str, terms: Terms | None) -> int:
-        """The bound: the most that the server may still take as the tenant's allowance. It rises when a
-        grant is sent, and falls only by an acknowledgement."""
-        bound = self.acknowledged.count(tenant, terms)
-        for _, held in self.unacknowledged:
-            bound = max(bound, held.count(tenant, terms))
-        return bound
-
-    def count_all(self, tenants: Sequence[str], terms: Mapping[str, Terms]) -> Whole:
-        """The bounds of many tenants."""
-        bounds = self.acknowledged.count_all(tenants, terms)
-        for _, held in self.unacknowledged:
-            bounds = np.maximum(bounds, held.count_all(tenants, terms))
+    def count_all(self, roll: Roll) -> Whole:
+        """The bounds: the most that the server may still take as each tenant's allowance. They rise when a
+        grant is sent, and fall only by an acknowledgement."""
+        bounds = self.acknowledged.count_all(roll)
+        for sent in self.unacknowledged:
+            bounds = np.maximum(bounds, sent.held.count_all(roll))
         return bounds
 
-    def list_asking(self) -> list[Row]:
-        """The rows that tell of any demand or use: few of them, where most of a server's tenants are idle.
-        Gone through once a report."""
-        if self._asking_of is not self.rows:
-            self._asking_of = self.rows
-            rows = self.rows.values()
-            self._asking = [row for row in rows if row.pending or row.arrived or row.dispatched or row.front]
-        return self._asking
+    def list_held(self) -> list[Held]:
+        return [self.acknowledged, *(sent.held for sent in self.unacknowledged)]
 
-    def sent(self, sequence: int, held: Held) -> None:
-        self.unacknowledged.append((sequence, held))
-
-    def acknowledge(self, sequence: int, raised: Iterable[tuple[str, int]]) -> None:
+    def acknowledge(self, roll: Roll, sequence: int, raised: Iterable[tuple[str, int]]) -> None:
         """The server took this grant; those sent before it are void, those after it still count."""
-        taken = [held for number, held in self.unacknowledged if number == sequence]
+        taken = [sent for sent in self.unacknowledged if sent.sequence == sequence]
         if not taken:
             return
-        held, above = taken[0], dict(raised)
-        self.acknowledged = Held(self.name, {**held.rows, **above}, held.part) if above else held
-        self.unacknowledged = [(n, held) for n, held in self.unacknowledged if n > sequence]
+        held, above = taken[0].held, dict(raised)
+        if above:
+            numbers = roll.number_all(above)
+            levels = roll.widen(held.levels).copy()
+            levels[numbers] = list(above.values())
+            held = Held(self.name, levels, held.part)
+        self.acknowledged, self.known = held, max(self.known, taken[0].known)
+        self.unacknowledged = [sent for sent in self.unacknowledged if sent.sequence > sequence]
 
     def begin_period(self, part: Part, alone: Part) -> None:
         """With this part; and with that one, perhaps, if it has begun the period alone."""
-        self.acknowledged = Held(self.name, {}, alone) if alone.of else NOTHING
+        self.acknowledged = Held(self.name, EMPTY, alone) if alone.of else NOTHING
         self.unacknowledged = []
         self.part = part
 
-    def leave(self, rows: Mapping[str, int]) -> None:
+    def leave(self, held: Held) -> None:
         """It dispatches nothing more, and has dispatched this of the period."""
         self.left = True
-        self.acknowledged, self.unacknowledged = Held(self.name, rows), []
+        self.acknowledged, self.unacknowledged = held, []
 
-
-class Draft:
-    """A grant in the making. `levels` are its allowances: a fall goes all the way to the target at
-    once, a rise (`rising`) begins at the bound, and is lifted as far as there is headroom."""
-
-    def __init__(
-        self,
-        view: ServerView,
-        targets: Columns,
-        limited: npt.NDArray[np.bool_],
-        opened_with: Mapping[str, Terms],
-    ) -> None:
-        """`limited`: which of these tenants, who all have terms, have a limit."""
-        self.view = view
-        self.targets = targets
-        self.grew = False
-        self._numbers: Whole | None = None
-        wanted, bounds = targets.allowances, view.count_all(targets.tenants, opened_with)
-        self.rising = (wanted > bounds) & limited
-        self.levels: Whole = np.where(self.rising, bounds, wanted)
-
-    def number(self, numbers: Mapping[str, int] | None) -> None:
-        """Where the headroom of each of these tenants is; None: in the same order."""
-        if numbers is not None:
-            self._numbers = np.array([numbers[tenant] for tenant in self.targets.tenants], np.int64)
-
-    def lift(self, places: Whole, levels: Whole, headroom: Whole) -> None:
-        """Raise allowances to these levels, as far as there is headroom, which that takes."""
-        numbers = places if self._numbers is None else self._numbers[places]
-        growth = np.maximum(np.minimum(levels - self.levels[places], headroom[numbers]), 0)
-        self.levels[places] += growth
-        headroom[numbers] -= growth
-        self.grew |= bool(growth.any())
-
-    def finish(self) -> tuple[tuple[Allowance, ...], Held]:
-        """The rows of the grant, and what whoever takes it has."""
-        view, targets = self.view, self.targets
-        levels: Whole = np.minimum(self.levels, UNBOUNDED)
-        columns = (levels, np.minimum(targets.priorities, self.levels), targets.paces)
-        names: Sequence[str] = targets.tenants
-        if not view.part.of:  # who has no row has the server's part, if that has one
-            given = np.flatnonzero(levels)
-            columns = (columns[0][given], columns[1][given], columns[2][given])
-            names = [names[index] for index in given.tolist()]
-        allowances, priorities, paces = (column.tolist() for column in columns)
-        rows = tuple(map(Allowance, names, allowances, priorities, paces))
-        held = Held(view.name, dict(zip(names, allowances, strict=True)), view.part, targets.tenants, levels)
-        return rows, held
+    def renumber(self, numbers: Whole) -> None:
+        """There is another roll; of those that are not in it nothing was seen."""
+        self.known = 0
+        renumbered = self.seen._replace(numbers=numbers[self.seen.numbers])
+        self.seen = renumbered.keep(renumbered.numbers >= 0)
 
 
 @dataclass(frozen=True, slots=True)
 class Picture:
-    """All that a placement may look at: pure data, taken at one moment. `held` is what servers
-    may have of the period's tokens that are not in `servers`, gone or silent."""
+    """All that a placement may look at: pure data, taken at one moment. By number: the names, who is `named`,
+    so that tokens are to be placed for it, what it is promised, and what servers may have of the period's
+    tokens that are not in `servers`, gone or silent (`held`). `bound` are those that may not use every server,
+    with the ones that they may. `before` are the levels of the last targets in this period."""
 
     now: int
     time_left_ns: int
     period_ns: int
     interval_ns: int
     servers: tuple[ServerView, ...]
-    terms: Mapping[str, Terms]
     period: int
-    held: Mapping[str, int]
+    names: Sequence[str]
+    named: Flags
+    limits: Whole
+    reservations: Whole
+    paces: Whole
+    bound: Mapping[int, tuple[str, ...]]
+    held: Whole
+    before: Whole
+
+    def is_named(self, tenant: str) -> bool:
+        return any(self.names[number] == tenant for number in np.flatnonzero(self.named).tolist())
 
 
 class Above(Protocol):
@@ -275,4 +249,36 @@ class Above(Protocol):
         """A server's part of what is here of everybody's limit."""
 
 
-Place = Callable[[Picture], Targets]
+Place = Callable[[Picture], Mapping[str, Mapping[str, Triple]]]
+"""Where each tenant's tokens should be, at every server of the picture: `Targets`, or the same as a mapping."""
+
+
+def draw_picture(
+    now: int,
+    time_left_ns: int,
+    period_ns: int,
+    interval_ns: int,
+    servers: tuple[ServerView, ...],
+    roll: Roll,
+    period: int,
+) -> Picture:
+    """Of everyone in the roll, all of whose tokens are at these servers."""
+    count = len(roll)
+    bound = {number: terms.servers or () for number, terms in roll.bound.items()}
+    promised = (roll.limits, roll.reservations, roll.paces)
+    nobody, named = np.zeros(count, np.int64), np.ones(count, np.bool_)
+    unsaid = np.full(count, UNNAMED, np.int64)
+    return Picture(
+        now,
+        time_left_ns,
+        period_ns,
+        interval_ns,
+        servers,
+        period,
+        roll.names,
+        named,
+        *promised,
+        bound,
+        nobody,
+        unsaid,
+    )

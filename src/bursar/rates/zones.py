@@ -51,14 +51,18 @@ from __future__ import annotations
 from collections.abc import Callable, Container, Iterable, Mapping
 from dataclasses import replace
 
+import numpy as np
+from msgspec.structs import astuple
+
 from bursar.book import Effects, Send
+from bursar.rates.allotment import Allotment
+from bursar.rates.columns import Whole, make_rows
 from bursar.rates.controller import ControllerBook
 from bursar.rates.grace import Grace
 from bursar.rates.messages import NO_PART, UNBOUNDED, Ack, Allowance, Grant, Part, Poll, Report, Row
 from bursar.rates.observation import is_news
 from bursar.rates.parts import count_part, split
 from bursar.rates.terms import Terms, lift
-from bursar.rates.views import ServerView
 from bursar.world import SECOND_NS, Message
 
 ALONE_PERIODS = 30
@@ -117,12 +121,13 @@ class ZoneBook:
         self.grace = Grace(self._period_ns, ALONE_PERIODS)
         self._epoch = self._sequence = 0
         self._part = NO_PART
-        self._rows: dict[str, Allowance] = {}
+        self._allotment = Allotment()
+        self._resumed: dict[str, int] = {}
         self._lives = tuple(range(max(1, life - FORMER_MAX), life))
         self._knows_from = 0
         self._asked_since: int | None = None
         self._unanswered: tuple[str, Grant, int] | None = None
-        self._reported: tuple[Row, ...] | None = None
+        self._reported: dict[str, Row] | None = None
         self._reported_to: tuple[str, int] | None = None
         self._reported_at = 0
 
@@ -146,7 +151,7 @@ class ZoneBook:
         return {tenant: self._narrow(tenant, each, held.get(tenant)) for tenant, each in terms.items()}
 
     def _narrow(self, tenant: str, terms: Terms, held: int | None) -> Terms:
-        row = self._rows.get(tenant) if held is None else None
+        row = self._find_row(tenant) if held is None else None
         limit = held if held is not None else self.find(tenant, terms)
         if row is not None:
             reservation, pace = row.priority, row.pace
@@ -157,7 +162,12 @@ class ZoneBook:
         return replace(terms, limit=limit, reservation=min(reservation, limit), pace=pace)
 
     def find_named(self) -> Iterable[str]:
-        return self._rows
+        return dict.fromkeys([*self._resumed, *(tenant for tenant, _ in self._allotment.list_named())])
+
+    def _find_row(self, tenant: str) -> Allowance | None:
+        """What the last grant says, or what the zone's servers held when this life took it up."""
+        held = self._resumed.get(tenant)
+        return self._allotment.find(tenant) if held is None else Allowance(tenant, held, 0)
 
     def nest(self, part: Part) -> Part:
         """The zone's servers have parts of everybody's limit if the zone has."""
@@ -165,7 +175,7 @@ class ZoneBook:
 
     def find(self, tenant: str, terms: Terms) -> int:
         """What the zone may use of the period."""
-        row = self._rows.get(tenant)
+        row = self._find_row(tenant)
         return self._count_part(tenant, terms) if row is None else row.allowance
 
     def _count_part(self, tenant: str, terms: Terms) -> int:
@@ -205,7 +215,8 @@ class ZoneBook:
         if asked_for <= opened and not book.complete and waited_ns < self._answer_ns:
             return
         self.period = self._knows_from = max(asked_for, opened)
-        self._rows, self._part, self._reported = {}, NO_PART, None
+        self._forget_rows()
+        self._part, self._reported = NO_PART, None
         if self.period == opened and book.complete:
             self._resume()
         elif self.period == opened:
@@ -215,22 +226,24 @@ class ZoneBook:
         """Its servers have said what they hold, and whether they have parts."""
         book = self._book
         views = book.views.values()
-        tenants = dict.fromkeys(tenant for view in views for tenant in view.rows)
+        tenants = dict.fromkeys(row.tenant for view in views for row in book.list_rows(view))
         self._part = Part(*self._number) if any(view.acknowledged.part.of for view in views) else NO_PART
-        self._rows = {tenant: Allowance(tenant, held, 0) for tenant, held in book.count_held(tenants).items()}
+        self._resumed = book.count_held(tenants)
         self.terms, self.expires_at = book.state.terms, book.ends_at
 
     def _take(self, now: int, sender: str, grant: Grant) -> None:
         newer = (grant.epoch, grant.sequence) > (self._epoch, self._sequence)
         if not newer or grant.period < self.period or grant.incarnation != self.life:
             return
+        if not self._allotment.take(grant):
+            return  # as if it were lost
         self._epoch, self._sequence = grant.epoch, grant.sequence
+        self._resumed = {}
         opens = grant.period > self.period
         self.period, self.expires_at = grant.period, grant.sent_at + grant.time_left_ns
         self.terms, self.granted = grant.terms, True
         self.grace.hear(now, grant, grant.standing, opens=opens)
         self._part, self.short = grant.part, dict(grant.short)
-        self._rows = {row.tenant: row for row in grant.rows}
         self._unanswered = (sender, grant, now + self._answer_ns)
 
     def begin_next(self, now: int) -> bool:
@@ -240,8 +253,14 @@ class ZoneBook:
         self.expires_at = self.grace.find_end(self.expires_at)
         self.period += 1
         self._part = self.grace.begin()
-        self._rows, self._unanswered = {}, None
+        self._forget_rows()
+        self._unanswered = None
         return True
+
+    def _forget_rows(self) -> None:
+        """Everybody has its part of what the zone has."""
+        self._allotment.clear()
+        self._resumed = {}
 
     def wake_at(self) -> int | None:
         if not self._book.leading:
@@ -264,39 +283,32 @@ class ZoneBook:
     def _find_raised(self, grant: Grant) -> tuple[tuple[str, int], ...]:
         if not self._knows_from <= self._book.state.period == grant.period:
             return ()
-        granted = {row.tenant: row.allowance for row in grant.rows}
-        held = self._book.count_held(self._find_named())
-        return tuple(
-            (tenant, held[tenant]) for tenant in held if held[tenant] > self._granted(tenant, granted)
-        )
+        held = self._book.count_held(self._list_named())
+        return tuple((tenant, held[tenant]) for tenant in held if held[tenant] > self._find_granted(tenant))
 
-    def _granted(self, tenant: str, granted: Mapping[str, int]) -> int:
-        found = granted.get(tenant)
-        if found is not None:
-            return found
+    def _find_granted(self, tenant: str) -> int:
         terms = self._book.terms.get(tenant)
-        return 0 if terms is None else self._count_part(tenant, terms)
+        row = self._find_row(tenant)
+        return (
+            self._count_part(tenant, terms)
+            if row is None and terms is not None
+            else row.allowance
+            if row
+            else 0
+        )
 
     # -- what it says
 
-    def _find_named(self) -> dict[str, None]:
+    def _list_named(self) -> list[str]:
         """Whoever a message has named: all others have their part."""
-        book = self._book
-        named = dict.fromkeys(self._rows)
-        for held in (*book.views.values(), *book.buried):
-            named |= dict.fromkeys(held.rows)
-            if isinstance(held, ServerView):
-                for each in (held.acknowledged, *(sent for _, sent in held.unacknowledged)):
-                    named |= dict.fromkeys(each.rows)
-        return named
+        return list(dict.fromkeys([*self.find_named(), *self._book.roll.names]))
 
     def _report(self, now: int, sender: str, poll: Poll) -> Report:
         to = (sender, poll.epoch)
-        rows: tuple[Row, ...] | None = self._tell_rows()
-        assert rows is not None
-        if not poll.full and to == self._reported_to and not is_news(self._reported, rows):
-            rows = None
-        else:
+        whole = poll.full or to != self._reported_to
+        rows = {row.tenant: row for row in self._tell_rows()}
+        news = whole or self._reported is None or _is_news(self._reported, rows)
+        if news:
             self._reported, self._reported_to, self._reported_at = rows, to, now
         return Report(
             server=self.name,
@@ -310,7 +322,7 @@ class ZoneBook:
             time_left_ns=max(0, self.expires_at - now),
             seen_ns=self._period_ns,
             capacity=sum(self._find_rate(view.name) for view in self._book.views.values() if not view.left),
-            rows=rows,
+            rows=make_rows(rows.values(), whole) if news else None,
             lives=self._lives if max(poll.period, self._knows_from) <= self.period else (),
             part=self._part,
             over_ns=self.grace.tell(now, self.period, poll.period),
@@ -318,7 +330,7 @@ class ZoneBook:
 
     def _tell_rows(self) -> tuple[Row, ...]:
         book, terms = self._book, self._book.terms
-        named = [tenant for tenant in self._find_named() if tenant in terms]
+        named = [tenant for tenant in self._list_named() if tenant in terms]
         known = self._knows_from <= self.period == book.state.period
         held = book.count_held(named) if known else {}
         seen = self._sum_up(named)
@@ -336,17 +348,27 @@ class ZoneBook:
         book = self._book
         sums = {tenant: Sum() for tenant in tenants}
         views = book.views.values()
-        moving = {row.tenant for view in views for row in view.rows.values() if row.arrived}
+        listed = {view.name: book.list_rows(view) for view in views}
+        moving = {row.tenant for rows in listed.values() for row in rows if row.arrived}
         for view in views:
             rate, present = self._find_rate(view.name), view.report.period == self.period
-            for row in view.rows.values():
+            for row in listed[view.name]:
                 if row.tenant in sums:
                     sums[row.tenant].add(row, present, _find_wish(row, rate, view.seen_ns, moving))
-        for held in book.buried if self.period == book.state.period else ():
-            for tenant, each in sums.items():
-                lost = held.count(tenant, book.terms.get(tenant))
-                each.dispatched += lost if lost < UNBOUNDED else 0
+        for tenant, lost in book.count_lost(sums).items() if self.period == book.state.period else ():
+            sums[tenant].dispatched += lost if lost < UNBOUNDED else 0
         return sums
+
+
+def _is_news(old: Mapping[str, Row], new: Mapping[str, Row]) -> bool:
+    """By the measure that servers have."""
+    return list(old) != list(new) or is_news(_tabulate(old), _tabulate(new))
+
+
+def _tabulate(rows: Mapping[str, Row]) -> Whole:
+    return (
+        np.array([(k, *astuple(row)[1:]) for k, row in enumerate(rows.values())], np.int64).reshape(-1, 8).T
+    )
 
 
 def _find_wish(row: Row, rate: float, seen_ns: int, moving: Container[str]) -> float:

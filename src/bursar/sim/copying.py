@@ -101,7 +101,14 @@ def _choose_copier(kind: type) -> Callable[[Any, Memo], Any] | None:
         return None
     if issubclass(kind, (MethodType, BuiltinFunctionType)):
         raise TypeError("a book keeps no bound methods: a copy would still act on the original")
+    if hasattr(kind, "__array__"):
+        return _clone_array
     return _clone_slots if _slots_of(kind) else _clone_object
+
+
+def _clone_array(value: Any, memo: Memo) -> Any:
+    copy = memo[id(value)] = value.copy()
+    return copy
 
 
 def _is_frozen(kind: type) -> bool:
@@ -154,6 +161,10 @@ def _freeze_dataclass(value: Any) -> Hashable:
     return value.__class__, _freeze_items([getattr(value, name) for name in counted])
 
 
+def _freeze_array(value: Any) -> Hashable:
+    return value.dtype.str, value.shape, value.tobytes()
+
+
 def _same(value: Any) -> Hashable:
     return value  # type: ignore[no-any-return]
 
@@ -177,4 +188,6 @@ def _choose_freezer(kind: type) -> Callable[[Any], Hashable]:
         return _freeze_items
     if issubclass(kind, (Enum, type, FunctionType, int, float, str, bytes)):
         return _same
+    if hasattr(kind, "__array__"):
+        return _freeze_array
     return _freeze_slots if _slots_of(kind) else _freeze_object

@@ -12,14 +12,16 @@ import numpy as np
 from bursar.allocation.allowances import UNLIMITED
 from bursar.errors import UsageError
 from bursar.policy.values import RatePolicy
-from bursar.rates.messages import Report, Row
+from bursar.rates.columns import Seen
+from bursar.rates.messages import Report
 from bursar.rates.observation import BACKLOGGED_EMPTY_PART
 from bursar.rates.placement import Placement
 from bursar.rates.promises import find_burst_ns
+from bursar.rates.roll import Roll
 from bursar.rates.scheduler import kernels as scheduler
 from bursar.rates.terms import Terms as Promised
 from bursar.rates.terms import make_terms
-from bursar.rates.views import Picture, ServerView
+from bursar.rates.views import ServerView, draw_picture
 from bursar.simulate import kernels
 from bursar.simulate.cluster import Control, Simulation
 from bursar.simulate.demand import Flows
@@ -129,6 +131,8 @@ class PolicySimulation(Simulation):
         self._period_ns = round(terms.period_s * SECOND_NS)
         self._interval_ns = self._period_ns // terms.intervals
         self._promised = terms.promise()
+        self._roll = Roll(1, self._promised)
+        self._roll.number_all(terms.tenants)
         self._placement = Placement(dict(zip(terms.servers, terms.capacity.tolist(), strict=True)))
         self._told_s = np.zeros_like(self._empty_s)
         self._service_s = 1.0 / terms.capacity
@@ -156,9 +160,7 @@ class PolicySimulation(Simulation):
         """What the controller would see now, placed as it would."""
         now, left_ns = round(start * SECOND_NS), round((self.shape.period_s - start) * SECOND_NS)
         views = self._see_all(now, PERIOD) if now else self._opening
-        picture = Picture(
-            now, left_ns, self._period_ns, self._interval_ns, views, self._promised, PERIOD, held={}
-        )
+        picture = draw_picture(now, left_ns, self._period_ns, self._interval_ns, views, self._roll, PERIOD)
         return self._placement(picture)
 
     def _see_all(self, now: int, period: int) -> tuple[ServerView, ...]:
@@ -174,15 +176,15 @@ class PolicySimulation(Simulation):
         backlogged = self._told_s[server] * SECOND_NS <= BACKLOGGED_EMPTY_PART * self._interval_ns
         seen = np.flatnonzero((waiting > 0) | (arrived > 0) | (dispatched > 0))
         columns = (table[:, scheduler.ALLOWANCE], dispatched, waiting, arrived, backlogged, waiting > 0)
-        listed = zip(seen.tolist(), *(column[seen].tolist() for column in columns), strict=True)
-        rows = {self.terms.tenants[k]: Row(self.terms.tenants[k], *row) for k, *row in listed}
+        told = [column[seen].astype(np.int64) for column in columns]
         name = self.terms.servers[server]
-        report = Report(name, 1, now, now, now, 1, 0, period, 0, self._interval_ns, 0.0, ())
+        report = Report(name, 1, now, now, now, 1, 0, period, 0, self._interval_ns, 0.0, None)
+        rows = Seen(*[seen, *told, np.zeros(seen.size, np.int64)])
         return ServerView(name, 1, now, now, report, rows, seen_ns=self._interval_ns)
 
     def _place(self, allocation: Any) -> None:
-        placed = [[allocation[name][tenant] for tenant in self.terms.tenants] for name in self.terms.servers]
-        targets = np.array(placed, np.int64)
+        filled = [allocation.fill(name)[1:] for name in self.terms.servers]
+        targets = np.ascontiguousarray(np.array(filled, np.int64).transpose(0, 2, 1))
         self._share(kernels.place_targets, (self._tables, self._heads, self._states, targets))
 
 

@@ -200,7 +200,7 @@ class ServerNode(StoreBook):
 
 def place_when_asked(picture: Picture) -> Targets:
     """The same, once anybody has asked for it."""
-    return place_in_turns(picture) if "a" in picture.terms else {}
+    return place_in_turns(picture) if picture.is_named("a") else {}
 
 
 def place_in_turns(picture: Picture) -> Targets:
