@@ -2,24 +2,23 @@
 
 from __future__ import annotations
 
-from bursar.rates import placement
 from bursar.rates.capacity import Capacity
 from bursar.rates.controller import ControllerBook
 from bursar.rates.dispatcher import Dispatcher
-from bursar.rates.placement import Placement
+from bursar.rates.placement import Placement, Placing
 from bursar.rates.resource import RateDecider
-from bursar.rates.views import Picture, Targets
+from bursar.rates.views import Picture
+
+
+class SplittingSteps(Placing):
+    gather = staticmethod(lambda *arguments: None)
 
 
 class Splits(Placement):
     """Tokens go where the demand is, whether they cover a request there or not."""
 
-    def __call__(self, picture: Picture) -> Targets:
-        gather, placement.gather = placement.gather, lambda *arguments: None
-        try:
-            return super().__call__(picture)
-        finally:
-            placement.gather = gather
+    def __call__(self, picture: Picture) -> Placing:
+        return SplittingSteps(self, picture)
 
 
 class SplitsTokens(RateDecider):

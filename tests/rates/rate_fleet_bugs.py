@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
 from bursar.fleet.following import FleetView
 from bursar.rates.controller import ControllerBook
 from bursar.rates.messages import Left
 from bursar.rates.server import ServerBook
-from bursar.rates.terms import Terms
+from bursar.rates.views import NOTHING, Held
 from bursar.sim.scenarios.rate.fleet import FleetRateScenario
 from bursar.sim.scenarios.rate.small import SmallLeaving, SmallRate, SmallUnseen
 from bursar.world import Check
@@ -33,8 +33,8 @@ class CountsNoParts(ControllerBook):
     """Who was in no message holds nothing, as far as the leader knows."""
 
     @property
-    def _opened_with(self) -> Mapping[str, Terms]:
-        return {}
+    def _knows_terms(self) -> bool:
+        return False
 
 
 class ForgetsInTheMidst(ServerBook):
@@ -59,8 +59,8 @@ class LeavesAndGoesOn(ServerBook):
 class ForgetsWhoLeft(ControllerBook):
     """What a server that left had used may be used again."""
 
-    def _find_left(self, left: Left) -> dict[str, int]:
-        return {}
+    def _find_left(self, left: Left) -> Held:
+        return NOTHING
 
 
 FLEET_BUGS = {

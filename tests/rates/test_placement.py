@@ -38,7 +38,7 @@ def place(
     roll = Roll(1, terms)
     roll.number_all(TENANTS)
     picture = draw_picture(0, SECOND_NS, SECOND_NS, interval_ns, servers, roll, 1)
-    return placement(picture), placement
+    return placement(picture).finish(), placement
 
 
 def reserved(targets: Targets, server: str) -> int:

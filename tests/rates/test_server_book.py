@@ -5,7 +5,7 @@ from __future__ import annotations
 from bursar.book import Send
 from bursar.rates.blocks import Blocks
 from bursar.rates.columns import make_allowances, make_rows, read_columns
-from bursar.rates.messages import Allowance, Grant, Poll, Report
+from bursar.rates.messages import Allowance, Allowances, Grant, Poll, Report
 from bursar.rates.scheduler import Scheduler
 from bursar.rates.server import ServerBook
 from bursar.rates.terms import Terms
@@ -140,3 +140,29 @@ def test_alone_it_spends_without_a_journal() -> None:
     book.go_on_alone(9_000, PERIOD_NS, 100, [LIMIT])
     assert serve(book, 105) == 100
     assert not book.waits_for_disk(0, 1)
+
+
+def test_a_new_leader_is_told_names_until_it_has_given_numbers() -> None:
+    """Those of the leader before it are not its own, though it should call its list the same."""
+    book = ServerBook("s", 1, ["a"], Scheduler([1]))
+    ask(book, 1_000, 3)
+    grant(book, 1_000, 3, LIMIT)
+    ask(book, 2_000, 3, epoch=2)
+    nobody = Allowances(1, 0, (), b"", b"", b"", b"", b"", b"")
+    assert book.receive(2_000, "c", Grant(2, 1, 1, 3, 2_000, PERIOD_NS, nobody))
+    book.observed.arrived[0] = 5
+    [sent] = book.receive(3_000, "c", Poll(2, 3_000, False, 3))
+    assert isinstance(sent, Send) and isinstance(sent.message, Report) and sent.message.rows is not None
+    assert (sent.message.rows.names, sent.message.rows.numbers) == (("a",), b"")
+
+
+def test_a_leader_that_has_given_numbers_is_told_these() -> None:
+    book = ServerBook("s", 1, ["a", "b"], Scheduler([1, 1]))
+    ask(book, 1_000, 3)
+    grant(book, 1_000, 3, LIMIT)
+    book.observed.arrived[:] = [5, 7]
+    [sent] = book.receive(3_000, "c", Poll(1, 3_000, False, 3))
+    assert isinstance(sent, Send) and isinstance(sent.message, Report) and sent.message.rows is not None
+    numbers, columns = read_columns(sent.message.rows)
+    assert (sent.message.rows.names, numbers.tolist()) == (("b",), [0]), "b was in no grant"
+    assert columns[3].tolist() == [5, 7]

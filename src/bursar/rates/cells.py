@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -23,12 +24,14 @@ class Cells(NamedTuple):
 
     starts     of each tenant, its first cell; and how many there are
     first      whether the cell is its tenant's first
+    order      of each cell, its place in the order server by server
     expected   the demand until the end of the period, of a tenant that is not backlogged
     stalled    nothing of its queue went for an interval
     """
 
     starts: Whole
     first: Flags
+    order: Whole
     tenant: Whole
     server: Whole
     dispatched: Whole
@@ -44,69 +47,53 @@ def list_cells(picture: Picture) -> Cells:
     """Of the named that have terms. Of what was dispatched in this period, a report from the one before tells
     nothing."""
     known = picture.named & (picture.limits != NO_TERMS)
-    seen = [view.seen.keep(known[view.seen.numbers]) for view in picture.servers]
-    sizes = [each.numbers.size for each in seen]
-    tables = [_look(view, each, picture) for view, each in zip(picture.servers, seen, strict=True)]
-    server = np.repeat(np.arange(len(seen)), sizes)
-    table = np.concatenate([*tables, _add_missing(picture, known, seen)], axis=1)
-    server = np.concatenate([server, table[1, server.size :]])
-    order = np.lexsort((server, table[0])) if table.shape[1] else np.zeros(0, np.int64)
-    tenant, _, dispatched, arrived, expected, backlogged, front, front_ns = table[:, order]
-    starts = np.searchsorted(tenant, np.arange(picture.limits.size + 1))
+    tables = [_look(view, known, picture) for view in picture.servers]
+    table = np.concatenate(tables, axis=1)
+    servers = np.repeat(np.arange(len(tables)), [each.shape[1] for each in tables])
+    order = sort_numbers(table[0])
+    tenant, dispatched, arrived, expected, backlogged, front, front_ns = table.take(order, axis=1)
+    count = picture.limits.size
+    starts = np.concatenate([[0], np.cumsum(np.bincount(tenant, minlength=count))])
     first = np.ones(tenant.size, np.bool_)
     first[1:] = tenant[1:] != tenant[:-1]
     stalled = front_ns >= picture.interval_ns
-    return Cells(
-        starts,
-        first,
-        tenant,
-        server[order],
-        dispatched,
-        arrived,
-        expected,
-        backlogged,
-        stalled,
-        front,
-        front_ns,
-    )
+    columns = (servers[order], dispatched, arrived, expected, backlogged, stalled, front, front_ns)
+    return Cells(starts, first, order, tenant, *columns)
 
 
-def _look(view: ServerView, seen: Seen, picture: Picture) -> Whole:
+def sort_numbers(numbers: Whole) -> Whole:
+    """Their order, of equal ones as they are: 16 bits at a time, which takes one pass and no comparisons."""
+    order: Whole = np.argsort(numbers.astype(np.uint16), kind="stable")
+    if int(numbers.max(initial=0)) >= 2**16:
+        order = order[np.argsort((numbers >> 16)[order].astype(np.uint16), kind="stable")]
+    return order
+
+
+def _look(view: ServerView, known: Flags, picture: Picture) -> Whole:
     """In the order of `list_cells`."""
+    kept = known[view.seen.numbers]
+    seen = view.seen if kept.all() else view.seen.keep(kept)
+    arriving = extrapolate_all(seen.arrived, view.seen_ns, picture.time_left_ns)
+    expected = np.minimum(seen.pending + arriving, VALUE_MAX)
     present = view.report.period == picture.period
-    expected = np.minimum(
-        seen.pending + extrapolate_all(seen.arrived, view.seen_ns, picture.time_left_ns), VALUE_MAX
-    )
-    nothing = np.zeros(seen.numbers.size, np.int64)
-    dispatched = seen.dispatched if present else nothing
-    return np.stack(
-        [
-            seen.numbers,
-            nothing,
-            dispatched,
-            seen.arrived,
-            expected,
-            seen.backlogged,
-            seen.front,
-            seen.front_ns,
-        ]
-    )
+    dispatched = seen.dispatched if present else np.zeros_like(expected)
+    table = (seen.numbers, dispatched, seen.arrived, expected, seen.backlogged, seen.front, seen.front_ns)
+    missing = _find_missing(view, seen, known, picture) if picture.bound else ()
+    if not missing:
+        return np.stack(table)
+    more = np.zeros((len(table), len(missing)), np.int64)
+    more[0] = missing
+    return np.concatenate([np.stack(table), more], axis=1)
 
 
-def _add_missing(picture: Picture, known: Flags, seen: list[Seen]) -> Whole:
-    """Where there is nothing to see, of tenants that may not use every server: all that they may use."""
-    position = {view.name: server for server, view in enumerate(picture.servers)}
-    listed = [set(each.numbers.tolist()) for each in seen] if picture.bound else []
-    missing = [
-        (number, server)
-        for number, names in picture.bound.items()
-        if known[number]
-        for server in (position[name] for name in names if name in position)
-        if number not in listed[server]
+def _find_missing(view: ServerView, seen: Seen, known: Flags, picture: Picture) -> Sequence[int]:
+    """Who may not use every server has a cell at each that it may, though there be nothing to see."""
+    listed = set(seen.numbers.tolist())
+    return [
+        number
+        for number, servers in picture.bound.items()
+        if known[number] and view.name in servers and number not in listed
     ]
-    table = np.zeros((8, len(missing)), np.int64)
-    table[:2] = np.array(missing, np.int64).reshape(-1, 2).T
-    return table
 
 
 def extrapolate_all(counts: Whole, seen_ns: int, left_ns: int) -> Whole:

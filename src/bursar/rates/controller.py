@@ -9,7 +9,7 @@ node in the store, `State`: whoever changed it last leads, and nobody else can o
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from itertools import islice
 
@@ -19,7 +19,7 @@ import numpy.typing as npt
 
 from bursar.book import Send
 from bursar.rates.columns import EMPTY, list_rows
-from bursar.rates.granting import Draft, Round, count_bounds
+from bursar.rates.granting import Draft, Round, Work, count_bounds
 from bursar.rates.interval import AdaptiveInterval
 from bursar.rates.messages import (
     NO_PART,
@@ -71,6 +71,9 @@ interval, and no longer than this. Those that come later are listed when they do
 
 SHORT_MAX = 100
 """Tenants whose reservations cannot be met that every server is told of."""
+
+PIECE = 200_000
+"""Tenants times servers that are granted for at a stretch: a few milliseconds."""
 
 HURRIES_NS = (20 * MILLISECOND_NS, 100 * MILLISECOND_NS)
 """After a round that is begun because a tenant asks where it has no tokens, there are others so much
@@ -131,7 +134,13 @@ class ControllerBook:
       that it was asked for.
 
     Where the tokens should be is `place`'s to say, and nothing here trusts it.
+
+    A round of many tenants is done in pieces, a tick each (`Work`), with whatever comes in between. What is
+    granted rests on the bounds of all servers at one moment; until the last grant of the round is sent no
+    other is, so that they have only fallen since. Whatever changes what there is to grant drops the rest.
     """
+
+    piece = PIECE
 
     def __init__(
         self,
@@ -191,6 +200,7 @@ class ControllerBook:
         self._departed: dict[tuple[str, int], tuple[Left, int]] = {}
         self._targets: Targets = NO_TARGETS
         self._owed: set[str] = set()
+        self._work: Work | None = None
         self.buried: list[ServerView | Held] = []
 
     # -- leading ----------------------------------------------------------------------------
@@ -204,7 +214,7 @@ class ControllerBook:
         """Somebody else changed the state: this node leads no more."""
         self.leading = False
         self.committing = None
-        self._place_at = None
+        self._place_at = self._work = None
 
     def _commit(self, state: State) -> Effects:
         if self.committing is not None:
@@ -220,7 +230,8 @@ class ControllerBook:
     @property
     def settled(self) -> bool:
         """Whether what was placed is acknowledged, by all that are there."""
-        return self._place_at is None and not any(view.unacknowledged for view in self.views.values())
+        waits = self._place_at is not None or self._work is not None
+        return not waits and not any(view.unacknowledged for view in self.views.values())
 
     @property
     def ends_at(self) -> int:
@@ -273,7 +284,7 @@ class ControllerBook:
         self._take_terms()
         self._forget_period()
         self.roll = Roll(self.roll.key + 1, self.terms)
-        self.roll.opened = self.state.terms == self.digest
+        self.roll.opened = self._knows_terms
         self._complete = not self.state.servers
         self._standing.open(self.state, inherited=True)
         self._inherited = True
@@ -297,7 +308,7 @@ class ControllerBook:
         self._named = np.zeros(0, np.bool_)
         self._targets = NO_TARGETS
         self._owed = set()
-        self._place_at = None
+        self._place_at = self._work = None
 
     def _guarded(self, duration_ns: int) -> int:
         """The time on this clock in which at least `duration_ns` pass on every other. (Clocks show whole
@@ -333,6 +344,8 @@ class ControllerBook:
     def wake_at(self) -> int | None:
         if not self.leading:
             return None
+        if self._work is not None:
+            return 0
         times = (self._poll_at, self._opens_at, self._place_at)
         return min(time for time in times if time is not None)
 
@@ -341,6 +354,8 @@ class ControllerBook:
             return []
         if now >= self._opens_at:
             return self._open(now)
+        if self._work is not None:
+            return self._work_on(now, self._work)
         if self._place_at is not None and now >= self._place_at:
             return self._end_round(now)
         if now >= self._poll_at:
@@ -490,13 +505,14 @@ class ControllerBook:
             for view in self.views.values():
                 view.renumber(numbers)
         self.roll.set_terms(self.terms)
-        self.roll.opened = self.state.terms == self.digest
+        self.roll.opened = self._knows_terms
 
     def place_anew(self, now: int) -> Effects:
         """There is more or less from above to place, by what servers said last, and until another time."""
         if not self.leading or self.above is None or self.above.period != self.state.period:
             return []
         self._ends_at = self.above.expires_at
+        self._work = None  # what is under way was made of what there was before
         return self._place_tokens(now) if self._place_at is None else []
 
     def _set_times(self, now: int, alone: bool) -> None:
@@ -716,13 +732,13 @@ class ControllerBook:
             return []
         view.acknowledge(self.roll, ack.sequence, ack.raised)
         self._standing.acknowledged(view.life, ack.sequence)
-        if not self._owed or now >= self._ends_at:
+        if not self._owed or self._work is not None or now >= self._ends_at:
             return []
         listed = self._listed(now)
         if any(each.unacknowledged for each in listed):
             return []
-        owed = [each for each in listed if each.name in self._owed]
-        return self._grant(now, owed, only_growth=True)
+        self._work = Work(only=frozenset(self._owed))
+        return [] if self._is_large else self._go_on(now)
 
     # -- tokens -----------------------------------------------------------------------------
 
@@ -738,13 +754,47 @@ class ControllerBook:
         return self._place_tokens(now)
 
     def _place_tokens(self, now: int) -> Effects:
-        self._place_at = None
+        self._place_at = self._work = None
         if now >= self._ends_at:
             return []
         self._note_named(now)
         picture = self.picture(now)
-        self._targets = make_targets(self._place(picture), picture)
-        return self._grant(now, self._listed(now))
+        found = self._place(picture)
+        if isinstance(found, Mapping):
+            self._targets = make_targets(found, picture)
+            self._work = Work()
+        else:
+            self._work = Work(found)
+        return [] if self._is_large else self._go_on(now)
+
+    def _go_on(self, now: int) -> Effects:
+        """Place and grant, to the end."""
+        effects: Effects = []
+        while self._work is not None:
+            effects += self._work_on(now, self._work)
+        return effects
+
+    @property
+    def _is_large(self) -> bool:
+        """Whether a round at a stretch would keep others waiting: then a tick does a piece of it."""
+        return len(self.views) * len(self.roll) > self.piece
+
+    def _work_on(self, now: int, work: Work) -> Effects:
+        if now >= self._ends_at:
+            self._work = None
+            return []
+        if work.steps is not None:
+            found = work.steps.go_on()
+            if found is not None:
+                self._targets, work.steps = found, None
+            return []
+        if work.round is None:
+            work.round = self._draft(now, work.only)
+            return []
+        effects = self._send_some(now, work.round)
+        if not work.round.drafts:
+            self._work = None
+        return effects
 
     def _note_named(self, now: int) -> None:
         """Whoever asked for something, or has other than its part somewhere, is placed for by name from
@@ -811,16 +861,31 @@ class ControllerBook:
         alive = [view for view in self._alive() if view.life in listed]
         return sorted(alive, key=lambda view: view.name)
 
-    def _grant(self, now: int, views: Collection[ServerView], *, only_growth: bool = False) -> Effects:
-        """Send these servers their targets, as far as the bounds allow."""
+    def _draft(self, now: int, only: frozenset[str] | None) -> Round:
+        """What servers are granted by the targets, as far as bounds allow. `only` these, if it is more."""
         limits, _, _ = self._promise()
-        round_ = Round(self.roll, self._targets, limits)
-        round_.make_drafts(views)
-        round_.lift(self._find_headroom(limits), self.state.period, self._ends_at - now, self.interval_ns)
-        self._owed = round_.owed
-        drafts = [draft for draft in round_.drafts if draft.grew or not only_growth]
+        views = [view for view in self._listed(now) if only is None or view.name in only]
+        made = Round(self.roll, self._targets, limits)
+        made.make_drafts(views)
+        made.lift(self._find_headroom(limits), self.state.period, self._ends_at - now, self.interval_ns)
+        made.drafts = [draft for draft in made.drafts if draft.grew or only is None]
+        self._owed = made.owed
+        return made
+
+    def _send_some(self, now: int, made: Round) -> Effects:
+        """The next few grants. Who is gone meanwhile gets none; bounds can only have fallen since."""
+        count = max(1, self.piece // max(1, len(self.roll)))
+        drafts, made.drafts = made.drafts[:count], made.drafts[count:]
         short = tuple(islice(self.find_short().items(), SHORT_MAX))
-        return [self._send(now, round_, draft, short) for draft in drafts]
+        present = [
+            each for each in drafts if self.views.get(each.view.name) is each.view and not each.view.left
+        ]
+        return [self._send(now, made, draft, short) for draft in present]
+
+    @property
+    def _knows_terms(self) -> bool:
+        """Whether the period was opened with the terms that this leader has: by these parts are counted."""
+        return self.state.terms == self.digest
 
     @property
     def _mints(self) -> bool:
@@ -835,9 +900,9 @@ class ControllerBook:
         headroom: Whole = np.maximum(most - self._count_bounds(), 0)
         return headroom
 
-    def _send(self, now: int, round_: Round, draft: Draft, short: tuple[tuple[str, int], ...]) -> Send:
+    def _send(self, now: int, made: Round, draft: Draft, short: tuple[tuple[str, int], ...]) -> Send:
         self._sequence += 1
-        view, (rows, held) = draft.view, round_.finish(draft)
+        view, (rows, held) = draft.view, made.finish(draft)
         changing = self._next_terms is not None or self.state.terms != self.digest
         standing = NO_PART if changing else self._standing.find_part(view.life)
         self._standing.sent(view.life, self._sequence, standing)

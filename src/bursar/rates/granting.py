@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable
+from dataclasses import dataclass
 from typing import Protocol
 
 import numpy as np
@@ -11,7 +12,7 @@ import numpy.typing as npt
 from bursar.rates.columns import UNNAMED, pack
 from bursar.rates.messages import UNBOUNDED, Allowances
 from bursar.rates.roll import Roll
-from bursar.rates.views import NO_ROWS, Held, ServerView, Targets, scale
+from bursar.rates.views import NO_ROWS, Held, ServerView, Steps, Targets, scale
 
 Whole = npt.NDArray[np.int64]
 Flags = npt.NDArray[np.bool_]
@@ -90,7 +91,7 @@ class Round:
         self._paces[: targets.paces.size] = targets.paces
         self._columns = pack(self._common), pack(self._paces)
         self.owed: set[str] = set()
-        self.drafts: Sequence[Draft] = ()
+        self.drafts: list[Draft] = []
 
     def make_drafts(self, views: Collection[ServerView]) -> None:
         self.drafts = [
@@ -137,3 +138,13 @@ class Round:
             pack(paces[numbers]),
         )
         return allowances, Held(view.name, draft.levels, view.part)
+
+
+@dataclass
+class Work:
+    """A round that is under way: the placement (`steps`), if it is not done, and then the grants, to `only`
+    these servers or to all. It is dropped when another begins: nothing counts but what was sent."""
+
+    steps: Steps | None = None
+    only: frozenset[str] | None = None
+    round: Round | None = None

@@ -86,4 +86,5 @@ def is_news(old: Whole | None, new: Whole) -> bool:
 
 
 _EXACT, _COUNTS = [0, 1, 5, 6], [2, 3, 4]
-"""Tenant, allowance, whether it is backlogged and what its first request needs; dispatched, pending, arrived."""
+"""Tenant, allowance, whether it is backlogged and what its first request needs; dispatched, pending,
+arrived."""

@@ -72,77 +72,110 @@ class Placement:
         given = self._given.get(server)
         return self._learnt.get(server, UNSEEN_RATE) if given is None else given
 
-    def __call__(self, picture: Picture) -> Targets:
-        if not picture.servers:
-            return NO_TARGETS
-        capacity = np.array([self._capacity_left(view, picture) for view in picture.servers], np.int64)
-        cells = list_cells(picture)
-        served = add_rows(cells, cells.dispatched)
-        unlimited = picture.limits >= UNBOUNDED
-        left = _find_left(picture, served, unlimited)
-        demand = _estimate(cells, capacity, left)
-        wanted = np.where(picture.named, np.maximum(picture.reservations - served, 0), 0)
-        placed = self._place(picture, cells, demand, capacity, wanted, left)
-        short = placed.reserved.shortfall
-        self.shortfall = {picture.names[row]: int(short[row]) for row in np.flatnonzero(short).tolist()}
-        priority: Whole = placed.priority.values.copy()
-        useful = np.where(unlimited[cells.tenant], 0, placed.allowance.values)
-        left = np.where(unlimited, 0, left)
-        spare = left - add_rows(cells, useful)
-        useful -= self._beyond_capacity(picture, cells, useful, priority, capacity)
-        sharing = _find_sharing(picture, cells, np.array([self._weigh(view) for view in picture.servers]))
-        levels, shares = sharing.spread(spare, picture.before)
-        useful += shares
-        fronts = np.where(unlimited[cells.tenant], 0, cells.front)
-        gather(useful, priority, levels, cells, fronts, left)
-        paces, row_paces = _find_paces(picture, cells, sharing, useful, levels)
-        levels = np.where(unlimited, UNBOUNDED, levels)
-        allowances = np.where(unlimited[cells.tenant], UNBOUNDED, cells.dispatched + useful)
-        return _targets(picture, cells, (levels, paces), (allowances, cells.dispatched + priority, row_paces))
+    def __call__(self, picture: Picture) -> Placing:
+        """Begun, for somebody to go on with."""
+        return Placing(self, picture)
 
-    def _place(
-        self, picture: Picture, cells: Cells, demand: Whole, capacity: Whole, wanted: Whole, left: Whole
-    ) -> Allowances:
-        rates = np.array([self.capacity_rate(view.name) for view in picture.servers])
-        rows = Rows(
-            (picture.limits.size, len(picture.servers)),
-            cells.starts.astype(np.uint64),
-            cells.server.astype(np.uint32),
-            demand,
-            Rows,
-        )
+    def look_at(self, view: ServerView) -> float:
+        """What a server can do, by what it has said too."""
+        if view.report.capacity:
+            self._learnt[view.name] = view.report.capacity
+        return self.capacity_rate(view.name)
+
+    def is_given(self, server: str) -> bool:
+        """Whether the policy says what the server can do."""
+        return bool(self._given.get(server))
+
+
+class Placing:
+    """One placement under way, a few milliseconds at a time where there are thousands of tenants."""
+
+    def __init__(self, placement: Placement, picture: Picture) -> None:
+        self._placement = placement
+        self._picture = picture
+        self._steps = [self._see, self._look_ahead, self._allocate, self._share] if picture.servers else []
+        self._targets = NO_TARGETS
+
+    def finish(self) -> Targets:
+        """All at once."""
+        while (targets := self.go_on()) is None:
+            continue
+        return targets
+
+    def go_on(self) -> Targets | None:
+        """The next step; the targets once it was the last."""
+        if self._steps:
+            self._steps.pop(0)()
+        return None if self._steps else self._targets
+
+    def _see(self) -> None:
+        picture, servers = self._picture, self._picture.servers
+        self._rates = np.array([self._placement.look_at(view) for view in servers])
+        self._given = np.array([self._placement.is_given(view.name) for view in servers])
+        self._capacity = (self._rates * picture.time_left_ns / 1e9).astype(np.int64)
+        self._cells = list_cells(picture)
+
+    def _look_ahead(self) -> None:
+        picture, cells = self._picture, self._cells
+        self._unlimited = picture.limits >= UNBOUNDED
+        self._served = add_rows(cells, cells.dispatched)
+        self._left = _find_left(picture, self._served, self._unlimited)
+        self._demand = _estimate(cells, self._capacity, self._left)
+
+    def _allocate(self) -> None:
+        picture = self._picture
+        wanted = np.where(picture.named, np.maximum(picture.reservations - self._served, 0), 0)
+        self._placed = self._allocate_early(wanted)
+        short = self._placed.reserved.shortfall
+        named = np.flatnonzero(short).tolist()
+        self._placement.shortfall = {picture.names[number]: int(short[number]) for number in named}
+
+    def _allocate_early(self, wanted: Whole) -> Allowances:
+        size = (self._left.size, self._capacity.size)
+        cells = self._cells
+        places = (cells.starts.astype(np.uint64), cells.server.astype(np.uint32))
+        rows = Rows(size, *places, self._demand, Rows)
         for part in KEPT_FREE:
-            kept: Whole = (part * picture.period_ns / 1e9 * rates).astype(np.int64)
-            placed = allocate_allowances(rows, np.maximum(capacity - kept, 0), wanted, left)
-            if not placed.reserved.shortfall.any():
+            kept: Whole = (part * self._picture.period_ns / 1e9 * self._rates).astype(np.int64)
+            placed = allocate_allowances(rows, np.maximum(self._capacity - kept, 0), wanted, self._left)
+            if not placed.reserved.overloaded.any():
                 break
         return placed
 
-    def _beyond_capacity(
-        self, picture: Picture, cells: Cells, useful: Whole, priority: Whole, capacity: Whole
-    ) -> Whole:
+    def _share(self) -> None:
+        picture, cells = self._picture, self._cells
+        priority: Whole = self._placed.priority.values.copy()
+        unlimited = self._unlimited[cells.tenant]
+        useful = np.where(unlimited, 0, self._placed.allowance.values)
+        left = np.where(self._unlimited, 0, self._left)
+        spare = left - add_rows(cells, useful)
+        useful -= self._beyond_capacity(useful, priority)
+        sharing = _find_sharing(picture, cells, np.maximum(self._rates, 1e-9))
+        levels, shares = sharing.spread(spare, picture.before)
+        useful += shares
+        self.gather(useful, priority, levels, cells, np.where(unlimited, 0, cells.front), left)
+        paces, row_paces = _find_paces(picture, cells, sharing, useful, levels)
+        levels = np.where(self._unlimited, UNBOUNDED, levels)
+        allowances = np.where(unlimited, UNBOUNDED, cells.dispatched + useful)
+        of_rows = (allowances, cells.dispatched + priority, row_paces)
+        self._targets = _make_targets(picture, cells, (levels, paces), of_rows)
+
+    gather = staticmethod(gather)
+
+    def _beyond_capacity(self, useful: Whole, priority: Whole) -> Whole:
         """Tokens without priority that their servers cannot serve any more: the controller keeps them
         in hand, and has them at once when the tenant turns to other servers. None in the last round
         of a period, after which nobody could have them; and none where the capacity is learnt: a
         server is seen to be faster only if it has tokens."""
-        if picture.time_left_ns <= picture.interval_ns:
+        if self._picture.time_left_ns <= self._picture.interval_ns:
             return np.zeros_like(useful)
+        server, count = self._cells.server, self._capacity.size
         rest = np.maximum(useful - priority, 0)
-        rates = np.array([self._given.get(view.name) or np.inf for view in picture.servers])
-        most = capacity + LATE_S * rates
-        count = len(picture.servers)
-        beyond = np.maximum(np.bincount(cells.server, useful, count) - most, 0.0)
-        part = np.minimum(beyond / np.maximum(np.bincount(cells.server, rest, count), 1), 1.0)
-        held: Whole = (rest * part[cells.server]).astype(np.int64)
+        most = self._capacity + LATE_S * np.where(self._given, self._rates, np.inf)
+        beyond = np.maximum(np.bincount(server, useful, count) - most, 0.0)
+        part = np.minimum(beyond / np.maximum(np.bincount(server, rest, count), 1), 1.0)
+        held: Whole = (rest * part[server]).astype(np.int64)
         return held
-
-    def _capacity_left(self, view: ServerView, picture: Picture) -> int:
-        if view.report.capacity:
-            self._learnt[view.name] = view.report.capacity
-        return int(self.capacity_rate(view.name) * picture.time_left_ns / 1e9)
-
-    def _weigh(self, view: ServerView) -> float:
-        return max(self.capacity_rate(view.name), 1e-9)
 
 
 def _find_left(picture: Picture, served: Whole, unlimited: Flags) -> Whole:
@@ -178,8 +211,8 @@ def _raise_stalled(cells: Cells, wanted: Whole, most: Whole, left: Whole, quiet:
 
 
 class Sharing(NamedTuple):
-    """How amounts of each tenant are spread over its servers: `elsewhere` is how many of them are in no cell of
-    it, `of` how many there are, and `ends` what part the cells up to this one have of what the cells share."""
+    """How amounts of each tenant are spread over its servers: `elsewhere` is how many of them are in no cell
+    of it, `of` how many there are, and `ends` what part of what the cells share those up to this one have."""
 
     cells: Cells
     elsewhere: Whole
@@ -233,17 +266,17 @@ def _find_paces(
     return whole, of_rows
 
 
-def _targets(
+def _make_targets(
     picture: Picture, cells: Cells, everywhere: tuple[Whole, Whole], of_rows: tuple[Whole, Whole, Whole]
 ) -> Targets:
-    """In the order in which the servers are."""
-    order = np.argsort(cells.server, kind="stable")
-    columns = [column[order] for column in (cells.tenant, *of_rows)]
-    edges = np.searchsorted(cells.server[order], np.arange(len(picture.servers) + 1)).tolist()
+    table = np.empty((4, cells.order.size), np.int64)
+    for column, values in zip(table, (cells.tenant, *of_rows), strict=True):
+        column[cells.order] = values
+    sizes = np.bincount(cells.server, minlength=len(picture.servers))
+    edges = np.concatenate([[0], np.cumsum(sizes)]).tolist()
     known = picture.named & (picture.limits != NO_TERMS)
     levels, paces = everywhere
     rows = {
-        view.name: TargetRows(*(column[edges[k] : edges[k + 1]] for column in columns))
-        for k, view in enumerate(picture.servers)
+        view.name: TargetRows(*table[:, edges[k] : edges[k + 1]]) for k, view in enumerate(picture.servers)
     }
     return Targets(picture.names, np.where(known, levels, UNNAMED), np.where(known, paces, 0), rows)

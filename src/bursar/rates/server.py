@@ -48,8 +48,8 @@ class ServerBook:
       because it no longer knows what it has dispatched of them;
     - tokens come back only to the opening that they were charged to (`openings` counts them): a
       period's own tokens, never another's;
-    - a tenant that no grant of the period has named has the part of its limit that the grant says, by the terms
-      that the period was opened with, if the server knows those; else nothing;
+    - a tenant that no grant of the period has named has the part of its limit that the grant says, by the
+      terms that the period was opened with, if the server knows those; else nothing;
     - a tenant is forgotten only while nothing of the present period is charged to it;
     - a period that nobody granted is begun only if it is the one after a granted one, with the part that
       the last grant of that one said, when every token of that one has ended on every clock (`grace`);
@@ -297,7 +297,7 @@ class ServerBook:
         self.grace.hear(now, grant, grant.standing if known else NO_PART, opens=opens)
         self._open_with(grant.part if known else NO_PART)
         self.short = dict(grant.short)
-        if grant.rows.names:
+        if grant.rows.names or not grant.rows.known:
             find = self._allotment.find_number
             self._numbers = [find(tenant) for tenant in self.tenants]
         self._allow(now)

@@ -207,10 +207,10 @@ class ServerView:
 
 @dataclass(frozen=True, slots=True)
 class Picture:
-    """All that a placement may look at: pure data, taken at one moment. By number: the names, who is `named`,
+    """All that a placement may look at: data, taken at one moment. By number: the names, who is `named`,
     so that tokens are to be placed for it, what it is promised, and what servers may have of the period's
-    tokens that are not in `servers`, gone or silent (`held`). `bound` are those that may not use every server,
-    with the ones that they may. `before` are the levels of the last targets in this period."""
+    tokens that are not in `servers`, gone or silent (`held`). `bound` are those that may not use every
+    server, with the ones that they may. `before` are the levels of the last targets in this period."""
 
     now: int
     time_left_ns: int
@@ -249,8 +249,16 @@ class Above(Protocol):
         """A server's part of what is here of everybody's limit."""
 
 
-Place = Callable[[Picture], Mapping[str, Mapping[str, Triple]]]
-"""Where each tenant's tokens should be, at every server of the picture: `Targets`, or the same as a mapping."""
+class Steps(Protocol):
+    """A placement under way."""
+
+    def go_on(self) -> Targets | None:
+        """The next step; the targets once it was the last."""
+
+
+Place = Callable[[Picture], Mapping[str, Mapping[str, Triple]] | Steps]
+"""Where each tenant's tokens should be, at every server of the picture: a mapping, `Targets` or another, or
+steps that lead to `Targets`."""
 
 
 def draw_picture(

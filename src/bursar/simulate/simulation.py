@@ -161,7 +161,7 @@ class PolicySimulation(Simulation):
         now, left_ns = round(start * SECOND_NS), round((self.shape.period_s - start) * SECOND_NS)
         views = self._see_all(now, PERIOD) if now else self._opening
         picture = draw_picture(now, left_ns, self._period_ns, self._interval_ns, views, self._roll, PERIOD)
-        return self._placement(picture)
+        return self._placement(picture).finish()
 
     def _see_all(self, now: int, period: int) -> tuple[ServerView, ...]:
         """The reports of all servers, which count from here on anew."""

@@ -170,10 +170,18 @@ class Cluster:
             self._now += 1
             for answer in self._deliver(effect):
                 flying += self._time(lambda answer=answer: self._hear(answer))  # type: ignore[misc]
+            while self._book.leading and self._book.wake_at() == 0:
+                flying += self._time(self._go_on)
+
+    def _go_on(self) -> list[Any]:
+        """A piece of a round that the book did not do at a stretch."""
+        return self._encode_grants(self._book.tick(self._now))
 
     def _hear(self, answer: bytes) -> list[Any]:
         message = _to_controller(answer)
-        effects = self._book.receive(self._now, "", message)
+        return self._encode_grants(self._book.receive(self._now, "", message))
+
+    def _encode_grants(self, effects: list[Any]) -> list[Any]:
         grants = [each for each in effects if isinstance(each, Send) and isinstance(each.message, Grant)]
         rest = [each for each in effects if not (isinstance(each, Send) and isinstance(each.message, Grant))]
         self._granted += len(grants)
