@@ -42,10 +42,10 @@ class BoundsFallOnSending(ControllerBook):
     """Rule 2: the leader counts a smaller allowance as soon as it was sent."""
 
     def _find_headroom(self, limits: Whole) -> Whole:
-        for view in self.views.values():
-            if view.name in self._targets:
-                sent = self.roll.widen(self._targets.fill(view.name).allowances)
-                bounds = np.minimum(view.count_all(self.roll), np.maximum(sent, 0))
+        for view in self.tokens.views.values():
+            if view.name in self.tokens.targets:
+                sent = self.tokens.roll.widen(self.tokens.targets.fill(view.name).allowances)
+                bounds = np.minimum(view.count_all(self.tokens.roll), np.maximum(sent, 0))
                 view.acknowledged = Held(view.name, bounds, view.part)
                 view.unacknowledged = [each._replace(held=view.acknowledged) for each in view.unacknowledged]
         return super()._find_headroom(limits)
@@ -79,7 +79,7 @@ class ChangesAtOnce(ControllerBook):
 
     def reconfigure(self, terms: Mapping[str, Terms], digest: str = "", drift_ppm: int | None = None) -> None:
         self.terms = terms
-        self.roll.set_terms(terms)
+        self.tokens.roll.set_terms(terms)
 
 
 class CountsFromReceipt(ServerBook):

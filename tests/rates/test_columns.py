@@ -11,11 +11,12 @@ from bursar.rates.allotment import Allotment, read_allowances
 from bursar.rates.cells import extrapolate_all
 from bursar.rates.columns import UNNAMED, make_allowances, make_rows, pack, read_columns, unpack
 from bursar.rates.granting import count_bounds
+from bursar.rates.ledger import Ledger
 from bursar.rates.messages import UNBOUNDED, Allowance, Allowances, Grant, Part, Row
 from bursar.rates.parts import count_part
 from bursar.rates.roll import Roll, renew
 from bursar.rates.terms import Terms
-from bursar.rates.views import Held, Sent, ServerView, hold, scale
+from bursar.rates.views import Held, Sent, ServerView, scale
 from bursar.world import SECOND_NS
 
 
@@ -37,8 +38,8 @@ def test_what_is_no_column_of_one_is_refused(data: bytes) -> None:
 
 
 def test_sums_and_products_are_exact_where_64_bits_do_not_hold_them() -> None:
-    roll = Roll(1, {})
-    held = hold(roll, "s", {"a": 7, "b": UNBOUNDED})
+    ledger = Ledger({})
+    roll, held = ledger.roll, ledger.hold("s", {"a": 7, "b": UNBOUNDED})
     assert count_bounds(roll, [held] * 8).tolist() == [56, UNBOUNDED]
     assert count_bounds(roll, []).tolist() == [0, 0]
     counts = [0, 5, 2**53]
@@ -75,17 +76,19 @@ def test_parts_are_counted_by_columns_as_they_are_one_by_one(part: Part) -> None
 
 def test_whoever_is_not_named_counts_with_its_part() -> None:
     roll = Roll(1, TERMS)
-    held = hold(roll, "s", {"odd": 3}, Part(0, 2))
+    roll.number("odd")
+    held = Held("s", np.array([3]), Part(0, 2))
     roll.number_all(TERMS)
     expected = {name: count_part(name, terms, "s", Part(0, 2)) for name, terms in TERMS.items()} | {"odd": 3}
     assert dict(zip(roll.names, held.count_all(roll).tolist(), strict=True)) == expected
 
 
 def test_a_bound_rises_with_what_is_sent_and_falls_with_what_is_acknowledged() -> None:
-    roll = Roll(1, {"a": Terms(0, 30), "b": Terms(0, None)})
+    ledger = Ledger({"a": Terms(0, 30), "b": Terms(0, None)})
+    roll = ledger.roll
     report: object = None
     view = ServerView("s", 1, 0, 0, report)  # type: ignore[arg-type]
-    view.acknowledged = hold(roll, "s", {"a": 4, "b": UNBOUNDED})
+    view.acknowledged = ledger.hold("s", {"a": 4, "b": UNBOUNDED})
     view.unacknowledged.append(Sent(1, Held("s", np.array([9, 0])), 2))
     assert view.count_all(roll).tolist() == [9, UNBOUNDED]
     view.acknowledge(roll, 1, [("a", 11)])

@@ -104,7 +104,7 @@ def run_until(book: ControllerBook, now: int) -> Effects:
 
 
 def count_buried(book: ControllerBook) -> int:
-    return book.count_lost(["a"])["a"]
+    return book.tokens.count(["a"], book.tokens.buried)["a"]
 
 
 TAKEN_OVER = State(1, "before", 1, (("s1", 1), ("s2", 1)))
@@ -285,7 +285,7 @@ def lead_two(lives: tuple[int, ...], *, life: int = 2, tokens: int = 4, period: 
 
 
 def headroom(book: ControllerBook) -> int:
-    return int(book._find_headroom(book.roll.limits)[0])
+    return int(book._find_headroom(book.tokens.roll.limits)[0])
 
 
 def test_a_life_that_came_back_without_a_journal_leaves_its_bound_spent() -> None:
@@ -315,7 +315,7 @@ def test_every_life_that_came_back_without_a_journal_leaves_a_bound_of_its_own()
 def test_what_an_earlier_life_did_not_charge_is_free_when_the_next_one_answers_for_it() -> None:
     book = lead_two((1,))
     assert count_buried(book) == 0
-    assert book.views["s1"].count_all(book.roll)[0] == 4, "that stays spent"
+    assert book.tokens.views["s1"].count_all(book.tokens.roll)[0] == 4, "that stays spent"
     assert headroom(book) == LIMIT - 15 - 4
 
 
@@ -327,7 +327,7 @@ def test_a_journal_speaks_only_for_the_lives_that_kept_it() -> None:
 def test_an_answer_for_another_period_is_none() -> None:
     """Asked in an earlier period it looked up that one, and may have spent something of this one."""
     book = lead_two((1,), period=0)
-    assert book.views["s1"].incarnation == 1, "nothing is known of the new life yet"
+    assert book.tokens.views["s1"].incarnation == 1, "nothing is known of the new life yet"
     assert headroom(book) == 0
     assert polls(run_until(book, INTERVAL_NS))["s1"], "it is asked again, for everything"
 

@@ -84,6 +84,10 @@ class Seen(NamedTuple):
     front: Whole
     front_ns: Whole
 
+    def list_asking(self) -> Whole:
+        """Who wants anything."""
+        return self.numbers[(self.pending > 0) | (self.arrived > 0)]
+
     def keep(self, chosen: npt.NDArray[np.bool_]) -> Seen:
         return Seen(*(column[chosen] for column in self))
 

@@ -18,9 +18,10 @@ import numpy as np
 import numpy.typing as npt
 
 from bursar.book import Send
-from bursar.rates.columns import EMPTY, list_rows
-from bursar.rates.granting import Draft, Round, Work, count_bounds
+from bursar.rates.columns import EMPTY
+from bursar.rates.granting import Draft, Round, Work
 from bursar.rates.interval import AdaptiveInterval
+from bursar.rates.ledger import Ledger, Promised
 from bursar.rates.messages import (
     NO_PART,
     Ack,
@@ -30,16 +31,13 @@ from bursar.rates.messages import (
     Part,
     Poll,
     Report,
-    Row,
     Started,
     State,
     Wanted,
 )
-from bursar.rates.roll import NO_TERMS, ROOM, Roll, renew, tabulate
 from bursar.rates.standing import Standing
 from bursar.rates.terms import Terms
 from bursar.rates.views import (
-    NO_TARGETS,
     NOTHING,
     Above,
     Held,
@@ -47,8 +45,6 @@ from bursar.rates.views import (
     Place,
     Sent,
     ServerView,
-    Targets,
-    hold,
     make_targets,
 )
 from bursar.world import MILLISECOND_NS, Message
@@ -168,7 +164,7 @@ class ControllerBook:
         self._adaptive = AdaptiveInterval(interval_ns) if adaptive else None
         self._polled = (0, 0)
         self._drift_ppm = drift_ppm
-        self.views: dict[str, ServerView] = {}
+        self.tokens = Ledger(terms)
         self.leading = False
         self.state = State(0, "", 0, ())
         self.committing: State | None = None
@@ -192,16 +188,11 @@ class ControllerBook:
         self._untold: set[str] = set()
         self._answered: set[tuple[str, int]] = set()
         self._complete = False
-        self._movable: list[Held] = []
         self._next_terms: PeriodTerms | None = None
-        self.roll = Roll(0, terms)
-        self._named = np.zeros(0, np.bool_)
         self._opening: PeriodTerms = (terms, digest, drift_ppm)
         self._departed: dict[tuple[str, int], tuple[Left, int]] = {}
-        self._targets: Targets = NO_TARGETS
         self._owed: set[str] = set()
         self._work: Work | None = None
-        self.buried: list[ServerView | Held] = []
 
     # -- leading ----------------------------------------------------------------------------
 
@@ -231,7 +222,7 @@ class ControllerBook:
     def settled(self) -> bool:
         """Whether what was placed is acknowledged, by all that are there."""
         waits = self._place_at is not None or self._work is not None
-        return not waits and not any(view.unacknowledged for view in self.views.values())
+        return not waits and not any(view.unacknowledged for view in self.tokens.views.values())
 
     @property
     def ends_at(self) -> int:
@@ -240,16 +231,7 @@ class ControllerBook:
 
     def count_held(self, tenants: Iterable[str]) -> dict[str, int]:
         """What all servers together may have of the period, by tenant, whoever they are."""
-        return self._count_of(tenants, [*self.views.values(), *self.buried])
-
-    def count_lost(self, tenants: Iterable[str]) -> dict[str, int]:
-        """What lives that are over may have had, by tenant."""
-        return self._count_of(tenants, self.buried)
-
-    def _count_of(self, tenants: Iterable[str], holdings: Iterable[ServerView | Held]) -> dict[str, int]:
-        numbers = {tenant: self.roll.number(tenant) for tenant in tenants}
-        bounds = count_bounds(self.roll, holdings)
-        return {tenant: int(bounds[number]) for tenant, number in numbers.items()}
+        return self.tokens.count(tenants)
 
     @property
     def sent(self) -> int:
@@ -279,12 +261,10 @@ class ControllerBook:
         self.leading = True
         self._sequence = 0
         self._polled = (now, now)
-        self.views = {}
         self._answered = set()
         self._take_terms()
         self._forget_period()
-        self.roll = Roll(self.roll.key + 1, self.terms)
-        self.roll.opened = self._knows_terms
+        self.tokens.begin_leading(self.terms, opened=self._knows_terms)
         self._complete = not self.state.servers
         self._standing.open(self.state, inherited=True)
         self._inherited = True
@@ -302,11 +282,7 @@ class ControllerBook:
         return effects
 
     def _forget_period(self) -> None:
-        self.buried = []
         self._alone = {}
-        self._movable = []
-        self._named = np.zeros(0, np.bool_)
-        self._targets = NO_TARGETS
         self._owed = set()
         self._place_at = self._work = None
 
@@ -395,7 +371,7 @@ class ControllerBook:
 
     def _is_untold(self, server: str) -> bool:
         """Whether what the server last said in full never came here."""
-        return server in self._untold or server not in self.views
+        return server in self._untold or server not in self.tokens.views
 
     def _alive(self) -> list[ServerView]:
         """Those heard since the poll before this one (time alone does not tell: where a period ends a
@@ -403,7 +379,7 @@ class ControllerBook:
         since = self._polled[0]
         return [
             view
-            for view in self.views.values()
+            for view in self.tokens.views.values()
             if view.heard_at >= since
             and view.asked_at >= since - self._period_ns
             and not view.left
@@ -471,7 +447,6 @@ class ControllerBook:
 
     def _begin_period(self, now: int, before: State) -> Effects:
         alone = dict(self._standing.find_given(self.state.period))
-        named = self._named
         self._forget_period()
         self._complete = True
         self._set_times(now, bool(alone))
@@ -481,31 +456,18 @@ class ControllerBook:
             self._next_terms = None
         # Nothing counts of those that were not heard for a period: another node may have their servers now.
         since = now - self._period_ns - self.interval_ns
-        self.views = {n: view for n, view in self.views.items() if not view.left and view.heard_at >= since}
-        self._renew_roll(named)
+        heard = [view for view in self.tokens.views.values() if not view.left and view.heard_at >= since]
+        self.tokens.views = {view.name: view for view in heard}
+        self.tokens.begin_period(self.terms, opened=self._knows_terms)
         parts = self._standing.number(before.standing if alone else self.state.standing)
-        for view in self.views.values():
+        for view in self.tokens.views.values():
             part = parts.get(view.life, NO_PART)
             part = part if self.above is None else self.above.nest(part)
             view.begin_period(part, alone.pop(view.life, NO_PART))
         self._alone = {life: Held(life[0], EMPTY, part) for life, part in alone.items()}
-        self.buried += self._alone.values()
+        self.tokens.buried += self._alone.values()
         self._standing.open(self.state, inherited=False)
         return self._place_tokens(now)
-
-    def _renew_roll(self, named: Flags) -> None:
-        """By the terms of the period; and without those that were idle, where these are the most."""
-        roll = self.roll
-        kept = np.zeros(len(roll), np.bool_)
-        kept[: named.size] = named
-        for view in self.views.values():
-            kept[view.seen.numbers[(view.seen.pending > 0) | (view.seen.arrived > 0)]] = True
-        if len(roll) > ROOM and 2 * int(kept.sum()) < len(roll):
-            self.roll, numbers = renew(roll, kept, roll.key + 1, self.terms)
-            for view in self.views.values():
-                view.renumber(numbers)
-        self.roll.set_terms(self.terms)
-        self.roll.opened = self._knows_terms
 
     def place_anew(self, now: int) -> Effects:
         """There is more or less from above to place, by what servers said last, and until another time."""
@@ -520,7 +482,7 @@ class ControllerBook:
         It is not over before what was begun so has ended, which a server that was not heard may hold."""
         began = [
             view.asked_at + view.report.time_left_ns
-            for view in self.views.values()
+            for view in self.tokens.views.values()
             if view.report.period == self.state.period
         ]
         ends_at = max(began, default=self._over_at + self._period_ns) if alone else now + self._period_ns
@@ -555,12 +517,12 @@ class ControllerBook:
         return []
 
     def _hear(self, now: int, report: Report) -> Effects:
-        view = self.views.get(report.server)
+        view = self.tokens.views.get(report.server)
         life = (report.server, report.incarnation)
         if (view is not None and _is_older(report, view)) or life in self._departed:
             return []
         known = view is not None and view.incarnation == report.incarnation
-        seen = None if report.rows is None else self.roll.read(report.rows)
+        seen = None if report.rows is None else self.tokens.roll.read(report.rows)
         stands = view is not None and known and report.rows is None and view.rows_at == report.stands_at
         if seen is None and not stands:
             self._untold.add(report.server)
@@ -578,7 +540,7 @@ class ControllerBook:
             if view is not None and view.incarnation not in report.lives:
                 self._bury(view)
             view = ServerView(report.server, report.incarnation, now, report.asked_at, report)
-            self.views[report.server] = view
+            self.tokens.views[report.server] = view
         if report.period == self.state.period:
             self._hear_former(report)
         view.report, view.heard_at = report, now
@@ -636,7 +598,7 @@ class ControllerBook:
 
     def _bury(self, view: ServerView) -> None:
         """A life of a server is over: what it may have held counts as spent."""
-        self.buried.append(view)
+        self.tokens.buried.append(view)
 
     def _hear_left(self, now: int, left: Left) -> Effects:
         """That is true for ever, and counts for whoever leads later too."""
@@ -650,7 +612,7 @@ class ControllerBook:
             return []
         if left.period <= self.state.period:
             self._standing.drop(life)
-        view = self.views.get(left.server)
+        view = self.tokens.views.get(left.server)
         if view is None or view.incarnation != left.incarnation:
             self._account_for(now, left)
             return []
@@ -660,7 +622,8 @@ class ControllerBook:
         return self._place_tokens(now) if self._place_at is None else []
 
     def _find_left(self, left: Left) -> Held:
-        return hold(self.roll, left.server, dict(left.rows) if left.period == self.state.period else {})
+        rows = dict(left.rows) if left.period == self.state.period else {}
+        return self.tokens.hold(left.server, rows)
 
     def _account_for(self, now: int, left: Left) -> None:
         """A life that may hold tokens of the period and has not answered this leader is gone, and said what
@@ -671,8 +634,8 @@ class ControllerBook:
         self._answered.add(life)
         self._forget_alone(life)
         held = self._find_left(left)
-        self.buried.append(held)
-        self._movable.append(held)
+        self.tokens.buried.append(held)
+        self.tokens.movable.append(held)
         self._awaited.discard(left.server)
         self._complete_if_all_answered(now)
 
@@ -689,21 +652,19 @@ class ControllerBook:
         alone = self._forget_alone(life)
         present = view.report.period == self.state.period
         if present and (lives or listed or alone is not None):
-            levels = self.roll.widen(EMPTY).copy()
-            levels[view.seen.numbers] = view.seen.allowance
-            holds = Held(view.name, levels, view.report.part)
+            holds = self.tokens.hold_seen(view, view.report.part)
         elif alone is not None and view.report.asked_at < self._began_at:
             holds = alone  # asked for the period before, it may still begin this one
         view.acknowledged, view.unacknowledged, view.part = holds, [], holds.part
         if not counted:
-            self._movable.append(holds)
+            self.tokens.movable.append(holds)
         self._complete_if_all_answered(now)
 
     def _forget_alone(self, life: Life) -> Held | None:
         """What the life may have begun the period with, unheard until now."""
         alone = self._alone.pop(life, None)
         if alone is not None:
-            self.buried = [held for held in self.buried if held is not alone]
+            self.tokens.buried = [held for held in self.tokens.buried if held is not alone]
         return alone
 
     def _complete_if_all_answered(self, now: int) -> None:
@@ -715,7 +676,7 @@ class ControllerBook:
     def _end_with_the_last(self, now: int) -> None:
         """Everyone has answered and nothing was sent: the period ends when their tokens do."""
         gone = [self._departed[life][1] - now for life in self.state.servers if life in self._departed]
-        left_ns = max((view.report.time_left_ns for view in self.views.values()), default=0)
+        left_ns = max((view.report.time_left_ns for view in self.tokens.views.values()), default=0)
         self._over_by(now + self._guarded(max(left_ns, *gone, 0)))
         self._opens_at = min(self._opens_at, max(now, self._over_at))
 
@@ -727,10 +688,10 @@ class ControllerBook:
         return self._commit(replace(self.state, servers=tuple(sorted({*self.state.servers, life}))))
 
     def _acknowledged(self, now: int, ack: Ack) -> Effects:
-        view = self.views.get(ack.server)
+        view = self.tokens.views.get(ack.server)
         if view is None or view.incarnation != ack.incarnation or ack.period != self.state.period:
             return []
-        view.acknowledge(self.roll, ack.sequence, ack.raised)
+        view.acknowledge(self.tokens.roll, ack.sequence, ack.raised)
         self._standing.acknowledged(view.life, ack.sequence)
         if not self._owed or self._work is not None or now >= self._ends_at:
             return []
@@ -745,10 +706,7 @@ class ControllerBook:
     def _end_round(self, now: int) -> Effects:
         """All have reported that will: place tokens, and ask again when it seems worth it."""
         if self._adaptive is not None:
-            reports = (
-                (v.name, {r.tenant: r for r in self.list_rows(v)}, v.seen_ns) for v in self._listed(now)
-            )
-            self.interval_ns = self._adaptive.look(reports)
+            self.interval_ns = self._adaptive.look(self.tokens.roll.key, self._listed(now))
             self._poll_at = max(now + 1, self._polled[-1] + self.interval_ns)
             self._poll_at = max(now + 1, min([self._poll_at, *self._hurries]))
         return self._place_tokens(now)
@@ -757,11 +715,12 @@ class ControllerBook:
         self._place_at = self._work = None
         if now >= self._ends_at:
             return []
-        self._note_named(now)
+        above = () if self.above is None else self.above.find_named()
+        self.tokens.note_named(self._listed(now), self.state.period, above)
         picture = self.picture(now)
         found = self._place(picture)
         if isinstance(found, Mapping):
-            self._targets = make_targets(found, picture)
+            self.tokens.targets = make_targets(found, picture)
             self._work = Work()
         else:
             self._work = Work(found)
@@ -777,7 +736,7 @@ class ControllerBook:
     @property
     def _is_large(self) -> bool:
         """Whether a round at a stretch would keep others waiting: then a tick does a piece of it."""
-        return len(self.views) * len(self.roll) > self.piece
+        return len(self.tokens.views) * len(self.tokens.roll) > self.piece
 
     def _work_on(self, now: int, work: Work) -> Effects:
         if now >= self._ends_at:
@@ -786,7 +745,7 @@ class ControllerBook:
         if work.steps is not None:
             found = work.steps.go_on()
             if found is not None:
-                self._targets, work.steps = found, None
+                self.tokens.targets, work.steps = found, None
             return []
         if work.round is None:
             work.round = self._draft(now, work.only)
@@ -796,65 +755,14 @@ class ControllerBook:
             self._work = None
         return effects
 
-    def _note_named(self, now: int) -> None:
-        """Whoever asked for something, or has other than its part somewhere, is placed for by name from
-        here on until the period ends; and whoever is named from above."""
-        above = EMPTY if self.above is None else self.roll.number_all(self.above.find_named())
-        named = np.zeros(len(self.roll), np.bool_)
-        named[: self._named.size] = self._named
-        named[above] = True
-        for view in self._listed(now):
-            seen, present = view.seen, view.report.period == self.state.period
-            named[seen.numbers if present else seen.numbers[(seen.pending > 0) | (seen.arrived > 0)]] = True
-        self._named = named
-
     def picture(self, now: int) -> Picture:
         """What is known now, for a placement or for people."""
-        servers = tuple(self._listed(now))
-        named = np.zeros(len(self.roll), np.bool_)
-        named[: self._named.size] = self._named
-        limits, reservations, paces = self._promise()
-        return Picture(
-            now=now,
-            time_left_ns=max(0, self._ends_at - now),
-            period_ns=self._period_ns,
-            interval_ns=self.interval_ns,
-            servers=servers,
-            period=self.state.period,
-            names=self.roll.names,
-            named=named & (limits != NO_TERMS),
-            limits=limits,
-            reservations=reservations,
-            paces=paces,
-            bound={number: terms.servers or () for number, terms in self.roll.bound.items()},
-            held=self._held(servers),
-            before=self.roll.widen(self._targets.levels),
-        )
+        left_ns = max(0, self._ends_at - now)
+        times = (now, left_ns, self._period_ns, self.interval_ns)
+        return self.tokens.draw(*times, self._listed(now), self.state.period, self._promise())
 
-    def _promise(self) -> tuple[Whole, Whole, Whole]:
-        """Limits, reservations and paces: what there is to place of those that are named."""
-        roll = self.roll
-        if self.above is None:
-            return roll.limits, roll.reservations, roll.paces
-        columns = np.stack([roll.limits, roll.reservations, roll.paces])
-        found = self.above.narrow(roll.find_terms(np.flatnonzero(self._named).tolist()))
-        for tenant, terms in found.items():
-            columns[:, roll.number(tenant)] = tabulate(terms)
-        return columns[0], columns[1], columns[2]
-
-    def _held(self, servers: Iterable[ServerView]) -> Whole:
-        """What servers may have that are not among these."""
-        seen = {view.name for view in servers}
-        others = [view for view in self.views.values() if view.name not in seen]
-        return count_bounds(self.roll, [*self.buried, *others])
-
-    def _count_bounds(self) -> Whole:
-        """What all servers together may have."""
-        return count_bounds(self.roll, [*self.views.values(), *self.buried])
-
-    def list_rows(self, view: ServerView) -> list[Row]:
-        """What the server last said, one by one."""
-        return list_rows((self.roll.names[number] for number in view.seen.numbers.tolist()), view.seen)
+    def _promise(self) -> Promised:
+        return self.tokens.promise(None if self.above is None else self.above.narrow)
 
     def _listed(self, now: int) -> list[ServerView]:
         listed = set(self.state.servers)
@@ -865,7 +773,7 @@ class ControllerBook:
         """What servers are granted by the targets, as far as bounds allow. `only` these, if it is more."""
         limits, _, _ = self._promise()
         views = [view for view in self._listed(now) if only is None or view.name in only]
-        made = Round(self.roll, self._targets, limits)
+        made = Round(self.tokens.roll, self.tokens.targets, limits)
         made.make_drafts(views)
         made.lift(self._find_headroom(limits), self.state.period, self._ends_at - now, self.interval_ns)
         made.drafts = [draft for draft in made.drafts if draft.grew or only is None]
@@ -874,13 +782,11 @@ class ControllerBook:
 
     def _send_some(self, now: int, made: Round) -> Effects:
         """The next few grants. Who is gone meanwhile gets none; bounds can only have fallen since."""
-        count = max(1, self.piece // max(1, len(self.roll)))
+        count = max(1, self.piece // max(1, len(self.tokens.roll)))
         drafts, made.drafts = made.drafts[:count], made.drafts[count:]
         short = tuple(islice(self.find_short().items(), SHORT_MAX))
-        present = [
-            each for each in drafts if self.views.get(each.view.name) is each.view and not each.view.left
-        ]
-        return [self._send(now, made, draft, short) for draft in present]
+        there = {id(view) for view in self.tokens.views.values() if not view.left}
+        return [self._send(now, made, draft, short) for draft in drafts if id(draft.view) in there]
 
     @property
     def _knows_terms(self) -> bool:
@@ -893,12 +799,7 @@ class ControllerBook:
         return self._complete and self.state.terms == self.digest
 
     def _find_headroom(self, limits: Whole) -> Whole:
-        """How far the bounds of those that have a limit may rise, all servers together."""
-        most = limits
-        if not self._mints:
-            most = np.minimum(limits, count_bounds(self.roll, self._movable))
-        headroom: Whole = np.maximum(most - self._count_bounds(), 0)
-        return headroom
+        return self.tokens.find_headroom(limits, mints=self._mints)
 
     def _send(self, now: int, made: Round, draft: Draft, short: tuple[tuple[str, int], ...]) -> Send:
         self._sequence += 1
@@ -906,7 +807,7 @@ class ControllerBook:
         changing = self._next_terms is not None or self.state.terms != self.digest
         standing = NO_PART if changing else self._standing.find_part(view.life)
         self._standing.sent(view.life, self._sequence, standing)
-        view.unacknowledged.append(Sent(self._sequence, held, len(self.roll)))
+        view.unacknowledged.append(Sent(self._sequence, held, len(self.tokens.roll)))
         grant = Grant(
             epoch=self.state.epoch,
             sequence=self._sequence,

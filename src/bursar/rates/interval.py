@@ -8,10 +8,14 @@ all it can get, and otherwise how much arrives.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection
 
-from bursar.estimate import extrapolate, has_moved
-from bursar.rates.messages import Row
+import numpy as np
+
+from bursar.estimate import MOVED_FLOOR
+from bursar.rates.cells import extrapolate_all
+from bursar.rates.columns import Whole
+from bursar.rates.views import ServerView
 from bursar.world import SECOND_NS
 
 SHORTEST, LONGEST = 0.5, 2.5
@@ -23,45 +27,52 @@ MOVED_MUCH = 0.05
 
 RATE_CHANGED = 0.5
 
-Wish = tuple[bool, int]
-"""(wants all that there is, requests a second that arrive)."""
-
 
 class AdaptiveInterval:
-    """The interval to use next, from the rows that servers report. Nothing that safety rests on."""
+    """The interval to use next, from what servers report. Nothing that safety rests on."""
 
     def __init__(self, first_ns: int) -> None:
         self.now_ns = first_ns
         self._shortest_ns = max(1, int(first_ns * SHORTEST))
         self._longest_ns = int(first_ns * LONGEST)
-        self._wishes: dict[tuple[str, str], Wish] | None = None
+        self._roll: int | None = None
+        self._wishes: dict[str, Whole] = {}
 
-    def look(self, reports: Iterable[tuple[str, Mapping[str, Row], int]]) -> int:
-        """(server, its rows, nanoseconds that they cover) of every server -> the next interval."""
-        wishes = {
-            (server, row.tenant): (row.backlogged, extrapolate(row.arrived, seen_ns, SECOND_NS))
-            for server, rows, seen_ns in reports
-            for row in rows.values()
-            if row.pending or row.arrived
-        }
-        before, self._wishes = self._wishes, wishes
-        if before is None:
+    def look(self, roll: int, views: Collection[ServerView]) -> int:
+        """Every server as it was last heard, with the tenants' numbers in that roll -> the next interval."""
+        wishes = {view.name: _list_wishes(view) for view in views}
+        known, before = self._roll == roll, self._wishes
+        self._roll, self._wishes = roll, wishes
+        if not known:
             return self.now_ns
-        changed = _count_changed(before, wishes)
-        if changed > MOVED_MUCH * max(1, len(wishes)):
+        names = {**before, **wishes}
+        changed = sum(_count_changed(before.get(each, _NONE), wishes.get(each, _NONE)) for each in names)
+        if changed > MOVED_MUCH * max(1, sum(each.shape[1] for each in wishes.values())):
             self.now_ns = max(self._shortest_ns, self.now_ns // 2)
         elif changed == 0:
             self.now_ns = min(self._longest_ns, self.now_ns + self.now_ns // 2)
         return self.now_ns
 
 
-def _count_changed(before: Mapping[tuple[str, str], Wish], after: Mapping[tuple[str, str], Wish]) -> int:
-    count = len(before.keys() ^ after.keys())
-    for cell, (all_now, rate_now) in after.items():
-        if cell in before:
-            all_before, rate_before = before[cell]
-            fewer = not all_now and not all_before
-            # One that wants everything and one whose queue ran empty for a moment are told apart
-            # by the rate alone: a queue of few requests is empty by chance.
-            count += (fewer or all_now != all_before) and has_moved(rate_before, rate_now, RATE_CHANGED)
-    return count
+_NONE: Whole = np.zeros((3, 0), np.int64)
+
+
+def _list_wishes(view: ServerView) -> Whole:
+    """Of whoever wants anything: its number, whether it wants all that there is, requests a second that
+    arrive. By number."""
+    seen = view.seen.keep((view.seen.pending > 0) | (view.seen.arrived > 0))
+    rates = extrapolate_all(seen.arrived, view.seen_ns, SECOND_NS)
+    order = np.argsort(seen.numbers)
+    return np.stack([seen.numbers, seen.backlogged, rates])[:, order]
+
+
+def _count_changed(before: Whole, after: Whole) -> int:
+    _, here, there = np.intersect1d(before[0], after[0], assume_unique=True, return_indices=True)
+    all_before, all_after = before[1, here], after[1, there]
+    moved = np.abs(after[2, there] - before[2, here])
+    moved_far = moved > np.maximum(RATE_CHANGED * np.maximum(before[2, here], after[2, there]), MOVED_FLOOR)
+    # One that wants everything and one whose queue ran empty for a moment are told apart
+    # by the rate alone: a queue of few requests is empty by chance.
+    counts = ((all_before == 0) & (all_after == 0)) | (all_before != all_after)
+    gone_or_new: int = before.shape[1] + after.shape[1] - 2 * here.size
+    return gone_or_new + int((counts & moved_far).sum())

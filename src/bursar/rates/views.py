@@ -115,14 +115,6 @@ class Held:
 NOTHING = Held("")
 
 
-def hold(roll: Roll, server: str, rows: Mapping[str, int], part: Part = NO_PART) -> Held:
-    """What is held as it is told, by name."""
-    numbers = roll.number_all(rows)
-    levels = np.full(len(roll), UNNAMED, np.int64)
-    levels[numbers] = list(rows.values())
-    return Held(server, levels, part)
-
-
 class Sent(NamedTuple):
     """A grant that was sent: what whoever takes it has, and how many names of the roll it then knows."""
 

@@ -48,7 +48,7 @@ zone does. Tenants in no message have parts of parts: a limit is divided among z
 
 from __future__ import annotations
 
-from collections.abc import Callable, Container, Iterable, Mapping
+from collections.abc import Callable, Collection, Container, Iterable, Mapping
 from dataclasses import replace
 
 import numpy as np
@@ -63,6 +63,7 @@ from bursar.rates.messages import NO_PART, UNBOUNDED, Ack, Allowance, Grant, Par
 from bursar.rates.observation import is_news
 from bursar.rates.parts import count_part, split
 from bursar.rates.terms import Terms, lift
+from bursar.rates.views import ServerView
 from bursar.world import SECOND_NS, Message
 
 ALONE_PERIODS = 30
@@ -225,8 +226,8 @@ class ZoneBook:
     def _resume(self) -> None:
         """Its servers have said what they hold, and whether they have parts."""
         book = self._book
-        views = book.views.values()
-        tenants = dict.fromkeys(row.tenant for view in views for row in book.list_rows(view))
+        views = self._views()
+        tenants = dict.fromkeys(row.tenant for view in views for row in book.tokens.list_rows(view))
         self._part = Part(*self._number) if any(view.acknowledged.part.of for view in views) else NO_PART
         self._resumed = book.count_held(tenants)
         self.terms, self.expires_at = book.state.terms, book.ends_at
@@ -301,7 +302,7 @@ class ZoneBook:
 
     def _list_named(self) -> list[str]:
         """Whoever a message has named: all others have their part."""
-        return list(dict.fromkeys([*self.find_named(), *self._book.roll.names]))
+        return list(dict.fromkeys([*self.find_named(), *self._book.tokens.roll.names]))
 
     def _report(self, now: int, sender: str, poll: Poll) -> Report:
         to = (sender, poll.epoch)
@@ -321,7 +322,7 @@ class ZoneBook:
             period=self.period,
             time_left_ns=max(0, self.expires_at - now),
             seen_ns=self._period_ns,
-            capacity=sum(self._find_rate(view.name) for view in self._book.views.values() if not view.left),
+            capacity=sum(self._find_rate(each.name) for each in self._views() if not each.left),
             rows=make_rows(rows.values(), whole) if news else None,
             lives=self._lives if max(poll.period, self._knows_from) <= self.period else (),
             part=self._part,
@@ -347,17 +348,21 @@ class ZoneBook:
         """What the zone's servers see of each."""
         book = self._book
         sums = {tenant: Sum() for tenant in tenants}
-        views = book.views.values()
-        listed = {view.name: book.list_rows(view) for view in views}
+        views = self._views()
+        listed = {view.name: book.tokens.list_rows(view) for view in views}
         moving = {row.tenant for rows in listed.values() for row in rows if row.arrived}
         for view in views:
             rate, present = self._find_rate(view.name), view.report.period == self.period
             for row in listed[view.name]:
                 if row.tenant in sums:
                     sums[row.tenant].add(row, present, _find_wish(row, rate, view.seen_ns, moving))
-        for tenant, lost in book.count_lost(sums).items() if self.period == book.state.period else ():
+        over = book.tokens.buried if self.period == book.state.period else ()
+        for tenant, lost in book.tokens.count(sums, over).items():
             sums[tenant].dispatched += lost if lost < UNBOUNDED else 0
         return sums
+
+    def _views(self) -> Collection[ServerView]:
+        return self._book.tokens.views.values()
 
 
 def _is_news(old: Mapping[str, Row], new: Mapping[str, Row]) -> bool:
