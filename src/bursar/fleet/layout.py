@@ -44,7 +44,7 @@ FOLDERS = (VERSIONS, CHUNKS, TENANTS, NODES, MEMBERS, TOKENS, AUDIT, MARKS)
 
 SHARDS = 256
 
-FORM = 2
+FORM = 3
 """Of what nodes write for each other, into the store and in messages. Raised when it changes so that an older
 build could not go on with it, or would read it otherwise: all nodes of a store are of one form. (What is
 only added, with a default, changes no form.)"""

@@ -15,11 +15,13 @@ report what they see and the controller places what is left anew.
 - `scheduler`: whose request goes next (algorithm 1), in a few steps however many tenants there are.
 - `messages`, `server`, `controller`: the protocol; two books with the state that safety rests on. `grace`,
   `standing`: what a server may begin of the next period alone, as it and as its leader know it.
+- `roll`, `columns`: tenants as numbers, and what is said of them as columns. `ledger`, `granting`: bounds,
+  and the grants that they allow; `views`: servers as their leader sees them; `allotment`: a grant taken.
 - `terms`: what the policy promises, looked up by need; `parts`: what a server has of a tenant that nobody
   has asked for yet; `roles`: which servers there are, and which of them run on this node.
 - `blocks`: what a server of a long period charges to its journal before it dispatches it.
 - `observation`, `placement`: what servers see, and what the controller makes of it (section III-D);
-  `fronts`: room for whole requests.
+  `cells`: where anything was seen; `fronts`: room for whole requests.
 - `zones`, `zoning`: two levels of controllers, where servers are in zones.
 - `dispatcher`: the queues before a server, with its `capacity`, as given or `learnt`, and the requests
   in `service`; `choices`: which servers a request waits at; `charges`: what a grant took, so that it can
@@ -66,6 +68,13 @@ sees them at one time.
 of everybody who is in no message: the parts add up to the limit, exactly, and the leader's bounds count
 them. Whoever asks is named in the next report, and from then on placed by name until the period ends. A
 tenant to which nothing was charged for a whole period is forgotten, and its number goes to another.
+
+**Thousands of tenants** that ask at a few servers each have rows only there, in reports and in grants. At all
+other servers a tenant that is named has one and the same allowance, of what nobody seems to need: a number a
+tenant, in a column that is sent alike to everybody. Names are told once: each leader keeps a list (`roll`),
+of which a grant has what its server has not acknowledged, and from then on both speak of numbers. So a round
+costs what its active tenants cost where they are active, and a few passes over a column a server. A large
+round is done a few milliseconds at a time, and whatever comes meanwhile is heard.
 
 **Servers** come and go. One that starts says so, and is listed in the midst of the period; one that leaves
 says for good what it has dispatched (`Left`), to every node, because each may come to lead: the rest of what
