@@ -11,14 +11,14 @@ from bursar.rates.columns import make_rows
 from bursar.rates.controller import Commit, ControllerBook, Effects
 from bursar.rates.messages import Ack, Grant, Poll, Report, Row, Started, State
 from bursar.rates.terms import Terms
-from bursar.rates.views import Picture, Place, Targets
+from bursar.rates.views import Listed, Picture, Place
 from bursar.world import MILLISECOND_NS
 
 PERIOD_NS, INTERVAL_NS = 400 * MILLISECOND_NS, 100 * MILLISECOND_NS
 LIMIT = 30
 
 
-def place_all_on_the_first(picture: Picture) -> Targets:
+def place_all_on_the_first(picture: Picture) -> Listed:
     return {view.name: {"a": (LIMIT if k == 0 else 0, 0, 0)} for k, view in enumerate(picture.servers)}
 
 
@@ -227,7 +227,7 @@ def acknowledge(book: ControllerBook, now: int, effects: Effects) -> Effects:
 def test_a_rise_follows_the_acknowledgements_only_if_the_tenant_may_lack_it(
     wanted: int, left_ns: int, follows: dict[str, int]
 ) -> None:
-    def place(picture: Picture) -> Targets:
+    def place(picture: Picture) -> Listed:
         return {"s1": {"a": (wanted, 0, 0)}, "s2": {"a": (LIMIT - wanted, 0, 0)}}
 
     book, _ = make_leader(TAKEN_OVER, place=place)

@@ -20,6 +20,8 @@ from bursar.rates.terms import Terms
 Whole = npt.NDArray[np.int64]
 Flags = npt.NDArray[np.bool_]
 Triple = tuple[int, int, int]
+Listed = Mapping[str, Mapping[str, Triple]]
+"""Targets by server and tenant, one by one: allowance, priority part, pace."""
 
 
 class Rows(NamedTuple):
@@ -70,7 +72,7 @@ class Targets(Mapping[str, Mapping[str, Triple]]):
 NO_TARGETS = Targets((), EMPTY, EMPTY, {})
 
 
-def make_targets(wanted: Mapping[str, Mapping[str, Triple]], picture: Picture) -> Targets:
+def make_targets(wanted: Listed, picture: Picture) -> Targets:
     """The same of targets that are listed one by one. Who is named and listed nowhere has nothing."""
     if isinstance(wanted, Targets):
         return wanted
@@ -248,7 +250,7 @@ class Steps(Protocol):
         """The next step; the targets once it was the last."""
 
 
-Place = Callable[[Picture], Mapping[str, Mapping[str, Triple]] | Steps]
+Place = Callable[[Picture], Listed | Steps]
 """Where each tenant's tokens should be, at every server of the picture: a mapping, `Targets` or another, or
 steps that lead to `Targets`."""
 

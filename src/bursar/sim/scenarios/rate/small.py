@@ -12,7 +12,7 @@ from bursar.rates.messages import UNBOUNDED, State
 from bursar.rates.scheduler import Whole
 from bursar.rates.server import ServerBook
 from bursar.rates.terms import Terms
-from bursar.rates.views import Picture, Place, Targets
+from bursar.rates.views import Listed, Picture, Place
 from bursar.sim.scenario import require
 from bursar.sim.search import Budget, Move, SmallWorld
 from bursar.sim.search import State as SearchState
@@ -198,12 +198,12 @@ class ServerNode(StoreBook):
         return 0 if self.book.index("a") is None else int(self.book.scheduler.dispatched[0])
 
 
-def place_when_asked(picture: Picture) -> Targets:
+def place_when_asked(picture: Picture) -> Listed:
     """The same, once anybody has asked for it."""
     return place_in_turns(picture) if picture.is_named("a") else {}
 
 
-def place_in_turns(picture: Picture) -> Targets:
+def place_in_turns(picture: Picture) -> Listed:
     """All of it on one server, then all of it on the other: as much moving as there can be."""
     names = [view.name for view in picture.servers]
     turn = picture.time_left_ns // SMALL_INTERVAL_NS % max(1, len(names))
