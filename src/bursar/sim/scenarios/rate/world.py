@@ -21,8 +21,9 @@ from bursar.rates.server import ServerBook
 from bursar.rates.zones import ZoneBook
 from bursar.resource.door import Resource
 from bursar.resource.grants import Grant
+from bursar.sim.errors import InvariantError
 from bursar.sim.operators import fetch_lot, look_often
-from bursar.sim.scenario import Boot, InvariantError, Scenario, require
+from bursar.sim.scenario import Boot, Scenario, require
 from bursar.sim.scenarios.rate.policies import (
     CAPACITIES,
     GUEST_LIMIT,
