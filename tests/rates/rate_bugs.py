@@ -10,11 +10,12 @@ import numpy as np
 from bursar.book import Effects as ServerEffects
 from bursar.rates.columns import Whole
 from bursar.rates.controller import ControllerBook, Effects
+from bursar.rates.granting import Round
 from bursar.rates.messages import Grant
 from bursar.rates.resource import RateDecider
 from bursar.rates.server import ServerBook
 from bursar.rates.terms import Terms
-from bursar.rates.views import Held, ServerView
+from bursar.rates.views import ServerView
 from bursar.resource import Granted, Seen, Ticket
 from bursar.sim.faults import Faults
 from bursar.sim.scenarios.rate import (
@@ -41,14 +42,10 @@ class TakesAnyGrant(ServerBook):
 class BoundsFallOnSending(ControllerBook):
     """Rule 2: the leader counts a smaller allowance as soon as it was sent."""
 
-    def _find_headroom(self, limits: Whole) -> Whole:
-        for view in self.tokens.views.values():
-            if view.name in self.tokens.targets:
-                sent = self.tokens.roll.widen(self.tokens.targets.fill(view.name).allowances)
-                bounds = np.minimum(view.count_all(self.tokens.roll), np.maximum(sent, 0))
-                view.acknowledged = Held(view.name, bounds, view.part)
-                view.unacknowledged = [each._replace(held=view.acknowledged) for each in view.unacknowledged]
-        return super()._find_headroom(limits)
+    def _find_headroom(self, made: Round) -> Whole:
+        for draft in made.drafts:
+            draft.bounds = np.minimum(draft.bounds, np.maximum(draft.wanted, 0))
+        return super()._find_headroom(made)
 
 
 class MintsAtOnce(ControllerBook):

@@ -9,6 +9,7 @@ from bursar.book import Send
 from bursar.rates.allotment import read_allowances
 from bursar.rates.columns import make_rows
 from bursar.rates.controller import Commit, ControllerBook, Effects
+from bursar.rates.granting import Round
 from bursar.rates.messages import Ack, Grant, Poll, Report, Row, Started, State
 from bursar.rates.terms import Terms
 from bursar.rates.views import Listed, Picture, Place
@@ -285,7 +286,9 @@ def lead_two(lives: tuple[int, ...], *, life: int = 2, tokens: int = 4, period: 
 
 
 def headroom(book: ControllerBook) -> int:
-    return int(book._find_headroom(book.tokens.roll.limits)[0])
+    tokens = book.tokens
+    made = Round(tokens.roll, tokens.targets, tokens.roll.limits, ())
+    return int(book._find_headroom(made)[0])
 
 
 def test_a_life_that_came_back_without_a_journal_leaves_its_bound_spent() -> None:

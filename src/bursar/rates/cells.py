@@ -43,11 +43,15 @@ class Cells(NamedTuple):
     front_ns: Whole
 
 
-def list_cells(picture: Picture) -> Cells:
-    """Of the named that have terms. Of what was dispatched in this period, a report from the one before tells
-    nothing."""
+def list_seen(picture: Picture) -> list[Whole]:
+    """By server, of the named that have terms. Of what was dispatched in this period, a report from the one
+    before tells nothing."""
     known = picture.named & (picture.limits != NO_TERMS)
-    tables = [_look(view, known, picture) for view in picture.servers]
+    return [_look(view, known, picture) for view in picture.servers]
+
+
+def arrange(tables: list[Whole], picture: Picture) -> Cells:
+    """What was seen, in order."""
     table = np.concatenate(tables, axis=1)
     servers = np.repeat(np.arange(len(tables)), [each.shape[1] for each in tables])
     order = sort_numbers(table[0])
@@ -70,7 +74,7 @@ def sort_numbers(numbers: Whole) -> Whole:
 
 
 def _look(view: ServerView, known: Flags, picture: Picture) -> Whole:
-    """In the order of `list_cells`."""
+    """In the order of `arrange`."""
     kept = known[view.seen.numbers]
     seen = view.seen if kept.all() else view.seen.keep(kept)
     arriving = extrapolate_all(seen.arrived, view.seen_ns, picture.time_left_ns)

@@ -748,12 +748,40 @@ class ControllerBook:
                 self.tokens.targets, work.steps = found, None
             return []
         if work.round is None:
-            work.round = self._draft(now, work.only)
+            work.round = self._begin_round(now, work.only)
             return []
-        effects = self._send_some(now, work.round)
-        if not work.round.drafts:
+        return self._grant_some(now, work, work.round)
+
+    def _grant_some(self, now: int, work: Work, made: Round) -> Effects:
+        """The next few servers."""
+        count = max(1, self.piece // max(1, len(self.tokens.roll)))
+        if made.unseen:
+            made.make_drafts(count)
+        elif made.headroom is None:
+            made.begin_lifting(self._find_headroom(made))
+        elif made.unlifted:
+            made.lift(count, self.state.period, self._ends_at - now, self.interval_ns)
+            self._owed = made.owed
+        else:
+            return self._send_some(now, work, made, count)
+        return []
+
+    def _begin_round(self, now: int, only: frozenset[str] | None) -> Round:
+        """What servers are granted by the targets, as far as bounds allow. `only` these, if it is more."""
+        limits, _, _ = self._promise()
+        views = [view for view in self._listed(now) if only is None or view.name in only]
+        self._owed = set()
+        return Round(self.tokens.roll, self.tokens.targets, limits, views)
+
+    def _send_some(self, now: int, work: Work, made: Round, count: int) -> Effects:
+        """Who is gone meanwhile gets nothing; bounds can only have fallen since."""
+        drafts, made.drafts = made.drafts[:count], made.drafts[count:]
+        if not made.drafts:
             self._work = None
-        return effects
+        short = tuple(islice(self.find_short().items(), SHORT_MAX))
+        there = {id(view) for view in self.tokens.views.values() if not view.left}
+        present = [draft for draft in drafts if draft.grew or work.only is None]
+        return [self._send(now, made, draft, short) for draft in present if id(draft.view) in there]
 
     def picture(self, now: int) -> Picture:
         """What is known now, for a placement or for people."""
@@ -769,25 +797,6 @@ class ControllerBook:
         alive = [view for view in self._alive() if view.life in listed]
         return sorted(alive, key=lambda view: view.name)
 
-    def _draft(self, now: int, only: frozenset[str] | None) -> Round:
-        """What servers are granted by the targets, as far as bounds allow. `only` these, if it is more."""
-        limits, _, _ = self._promise()
-        views = [view for view in self._listed(now) if only is None or view.name in only]
-        made = Round(self.tokens.roll, self.tokens.targets, limits)
-        made.make_drafts(views)
-        made.lift(self._find_headroom(limits), self.state.period, self._ends_at - now, self.interval_ns)
-        made.drafts = [draft for draft in made.drafts if draft.grew or only is None]
-        self._owed = made.owed
-        return made
-
-    def _send_some(self, now: int, made: Round) -> Effects:
-        """The next few grants. Who is gone meanwhile gets none; bounds can only have fallen since."""
-        count = max(1, self.piece // max(1, len(self.tokens.roll)))
-        drafts, made.drafts = made.drafts[:count], made.drafts[count:]
-        short = tuple(islice(self.find_short().items(), SHORT_MAX))
-        there = {id(view) for view in self.tokens.views.values() if not view.left}
-        return [self._send(now, made, draft, short) for draft in drafts if id(draft.view) in there]
-
     @property
     def _knows_terms(self) -> bool:
         """Whether the period was opened with the terms that this leader has: by these parts are counted."""
@@ -798,8 +807,8 @@ class ControllerBook:
         """Whether it makes tokens of the period, and does not only move those that there are."""
         return self._complete and self.state.terms == self.digest
 
-    def _find_headroom(self, limits: Whole) -> Whole:
-        return self.tokens.find_headroom(limits, mints=self._mints)
+    def _find_headroom(self, made: Round) -> Whole:
+        return self.tokens.find_headroom(made, mints=self._mints)
 
     def _send(self, now: int, made: Round, draft: Draft, short: tuple[tuple[str, int], ...]) -> Send:
         self._sequence += 1

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -50,9 +50,14 @@ class Draft:
         """`limited`: who is named and has a limit."""
         self.view = view
         self.wanted = wanted
+        self.bounds = bounds
         self.grew = False
         self.rising = (wanted > bounds) & limited
         self.levels = np.where(self.rising, bounds, wanted)
+
+    def count_all(self, roll: Roll) -> Whole:
+        """The bounds as they were."""
+        return self.bounds
 
     def lift(self, places: Whole, levels: Whole, headroom: Whole) -> None:
         """Raise allowances to these levels, as far as there is headroom, which that takes."""
@@ -77,12 +82,15 @@ class Draft:
 
 
 class Round:
-    """What a leader grants by some targets, and may not exceed.
+    """What a leader grants by some targets, and may not exceed: drafts are made of all servers, then lifted
+    as far as there is headroom, then sent. Each of that may be done for a few servers at a time: meanwhile
+    bounds can only fall.
 
-    owed   the servers that have less than a tenant may need before the next round
+    headroom   how far bounds may rise yet, by number; None before it is known
+    owed       the servers that have less than a tenant may need before the next round
     """
 
-    def __init__(self, roll: Roll, targets: Targets, limits: Whole) -> None:
+    def __init__(self, roll: Roll, targets: Targets, limits: Whole, views: Iterable[ServerView]) -> None:
         self._roll = roll
         self._targets = targets
         self._common = roll.widen(targets.levels)
@@ -90,13 +98,18 @@ class Round:
         self._paces = np.zeros(len(roll), np.int64)
         self._paces[: targets.paces.size] = targets.paces
         self._columns = pack(self._common), pack(self._paces)
+        self.limits = limits
+        self.headroom: Whole | None = None
         self.owed: set[str] = set()
         self.drafts: list[Draft] = []
+        self.unseen = list(views)
+        self.unlifted: list[tuple[Draft, bool]] = []
 
-    def make_drafts(self, views: Collection[ServerView]) -> None:
-        self.drafts = [
-            Draft(view, self._want(view), view.count_all(self._roll), self._limited) for view in views
-        ]
+    def make_drafts(self, count: int) -> None:
+        """Of so many more."""
+        views, self.unseen = self.unseen[:count], self.unseen[count:]
+        roll, limited = self._roll, self._limited
+        self.drafts += [Draft(view, self._want(view), view.count_all(roll), limited) for view in views]
 
     def _want(self, view: ServerView) -> Whole:
         wanted = self._common.copy()
@@ -104,18 +117,31 @@ class Round:
         wanted[rows.numbers] = rows.allowances
         return wanted
 
-    def lift(self, headroom: Whole, period: int, left_ns: int, interval_ns: int) -> None:
-        """Falls are sent at once. A rise that has no headroom yet waits for the next round, unless the
-        tenant may lack it before then: that is owed, and follows once all have acknowledged."""
+    def count_bounds(self, others: Iterable[Holding]) -> Whole:
+        """What the servers that it is about, as they were drafted, and others may have in all."""
+        return count_bounds(self._roll, [*self.drafts, *others])
+
+    def begin_lifting(self, headroom: Whole) -> None:
+        """First what is needed soon, everywhere; then what can wait."""
+        self.headroom = headroom
         rising = [draft for draft in self.drafts if draft.rising.any()]
-        for draft in rising:  # first what is needed soon, everywhere
-            places, needed = draft.find_needed(draft.view.report.period == period, left_ns, interval_ns)
-            draft.lift(places, needed, headroom)
-            if (draft.levels[places] < needed).any():
+        self.unlifted = [*((draft, True) for draft in rising), *((draft, False) for draft in rising)]
+
+    def lift(self, count: int, period: int, left_ns: int, interval_ns: int) -> None:
+        """So many more. Falls are sent at once. A rise that has no headroom yet waits for the next round,
+        unless the tenant may lack it before then: that is owed, and follows once all have acknowledged."""
+        assert self.headroom is not None, "it is known before anything is lifted"
+        lifted, self.unlifted = self.unlifted[:count], self.unlifted[count:]
+        for draft, soon in lifted:
+            if soon:
+                present = draft.view.report.period == period
+                places, wanted = draft.find_needed(present, left_ns, interval_ns)
+            else:
+                places = np.flatnonzero(draft.rising)
+                wanted = draft.wanted[places]
+            draft.lift(places, wanted, self.headroom)
+            if soon and (draft.levels[places] < wanted).any():
                 self.owed.add(draft.view.name)
-        for draft in rising:  # then what can wait
-            places = np.flatnonzero(draft.rising)
-            draft.lift(places, draft.wanted[places], headroom)
 
     def finish(self, draft: Draft) -> tuple[Allowances, Held]:
         """What the grant says, and what whoever takes it has."""

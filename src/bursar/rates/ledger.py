@@ -8,7 +8,7 @@ import numpy as np
 import numpy.typing as npt
 
 from bursar.rates.columns import EMPTY, Whole, list_rows
-from bursar.rates.granting import Holding, count_bounds
+from bursar.rates.granting import Holding, Round, count_bounds
 from bursar.rates.messages import Part, Row
 from bursar.rates.roll import NO_TERMS, ROOM, Roll, renew, tabulate
 from bursar.rates.terms import Terms
@@ -76,10 +76,12 @@ class Ledger:
     def _list_all(self) -> list[Holding]:
         return [*self.views.values(), *self.buried]
 
-    def find_headroom(self, limits: Whole, *, mints: bool) -> Whole:
+    def find_headroom(self, made: Round, *, mints: bool) -> Whole:
         """How far the bounds of those that have a limit may rise, all servers together."""
-        most = limits if mints else np.minimum(limits, count_bounds(self.roll, self.movable))
-        headroom: Whole = np.maximum(most - count_bounds(self.roll, self._list_all()), 0)
+        drafted = {id(draft.view) for draft in made.drafts}
+        others = [each for each in self._list_all() if id(each) not in drafted]
+        most = made.limits if mints else np.minimum(made.limits, count_bounds(self.roll, self.movable))
+        headroom: Whole = np.maximum(most - made.count_bounds(others), 0)
         return headroom
 
     def hold(self, server: str, rows: Mapping[str, int]) -> Held:

@@ -21,7 +21,7 @@ import numpy.typing as npt
 from bursar.allocation.allowances import UNLIMITED, Allowances, allocate_allowances
 from bursar.allocation.matrix import Rows
 from bursar.rates.capacity import AHEAD_NS, BEHIND_NS
-from bursar.rates.cells import Cells, add_rows, list_cells
+from bursar.rates.cells import Cells, add_rows, arrange, list_seen
 from bursar.rates.columns import UNNAMED
 from bursar.rates.fronts import gather
 from bursar.rates.learnt import UNSEEN_RATE
@@ -93,7 +93,8 @@ class Placing:
     def __init__(self, placement: Placement, picture: Picture) -> None:
         self._placement = placement
         self._picture = picture
-        self._steps = [self._see, self._look_ahead, self._allocate, self._share] if picture.servers else []
+        steps = [self._see, self._arrange, self._allocate, self._share, self._pace]
+        self._steps = steps if picture.servers else []
         self._targets = NO_TARGETS
 
     def finish(self) -> Targets:
@@ -113,10 +114,11 @@ class Placing:
         self._rates = np.array([self._placement.look_at(view) for view in servers])
         self._given = np.array([self._placement.is_given(view.name) for view in servers])
         self._capacity = (self._rates * picture.time_left_ns / 1e9).astype(np.int64)
-        self._cells = list_cells(picture)
+        self._tables = list_seen(picture)
 
-    def _look_ahead(self) -> None:
-        picture, cells = self._picture, self._cells
+    def _arrange(self) -> None:
+        picture = self._picture
+        self._cells = cells = arrange(self._tables, picture)
         self._unlimited = picture.limits >= UNBOUNDED
         self._served = add_rows(cells, cells.dispatched)
         self._left = _find_left(picture, self._served, self._unlimited)
@@ -154,10 +156,14 @@ class Placing:
         levels, shares = sharing.spread(spare, picture.before)
         useful += shares
         self.gather(useful, priority, levels, cells, np.where(unlimited, 0, cells.front), left)
-        paces, row_paces = _find_paces(picture, cells, sharing, useful, levels)
-        levels = np.where(self._unlimited, UNBOUNDED, levels)
-        allowances = np.where(unlimited, UNBOUNDED, cells.dispatched + useful)
-        of_rows = (allowances, cells.dispatched + priority, row_paces)
+        self._sharing, self._useful, self._levels, self._priority = sharing, useful, levels, priority
+
+    def _pace(self) -> None:
+        picture, cells, useful = self._picture, self._cells, self._useful
+        paces, row_paces = _find_paces(picture, cells, self._sharing, useful, self._levels)
+        levels = np.where(self._unlimited, UNBOUNDED, self._levels)
+        allowances = np.where(self._unlimited[cells.tenant], UNBOUNDED, cells.dispatched + useful)
+        of_rows = (allowances, cells.dispatched + self._priority, row_paces)
         self._targets = _make_targets(picture, cells, (levels, paces), of_rows)
 
     gather = staticmethod(gather)
