@@ -335,6 +335,13 @@ def test_an_answer_for_another_period_is_none() -> None:
     assert polls(run_until(book, INTERVAL_NS))["s1"], "it is asked again, for everything"
 
 
+def test_a_life_that_has_begun_later_periods_alone_is_heard() -> None:
+    """Else a leader in whose period everybody was away waits for them until they begin no more alone."""
+    book = lead_two((1,), period=4)
+    assert book.tokens.views["s1"].incarnation == 2
+    assert not polls(run_until(book, INTERVAL_NS))["s1"], "nothing is missing"
+
+
 def test_a_new_leader_need_not_wait_for_a_life_that_another_one_answers_for() -> None:
     book, _ = make_leader(TAKEN_OVER, place=lambda _: {})
     book.receive(1, "s2", make_report("s2", holds(15), sent_at=1, stands_at=1, left_ns=5_000))

@@ -531,8 +531,9 @@ class ControllerBook:
             # What stands was lost on the way here: this answer does not say what it holds.
             self._untold.add(report.server)
             return []
-        if not known and report.lives and report.period != self.state.period:
-            # Asked in an earlier period, it looked up that one: this is no answer for the present one.
+        if not known and report.lives and report.period < self.state.period:
+            # Asked in an earlier period, it looked up that one: this is no answer for the present one. (In a
+            # later one, which it has begun alone meanwhile, the present one is over for everybody.)
             self._untold.add(report.server)
             return []
         if view is None or not known:

@@ -231,7 +231,7 @@ class RateScenario(Scenario):
             why = f"{tenant} was served {charged} in period {period}, its limit is {limit}"
             raise InvariantError(why)
         if told > charged:
-            why = f"{tenant} was told of {told} tokens in period {period}, and {charged} were charged"
+            why = f"{tenant} was told of {told} in period {period}, and {charged} were charged to its limit"
             raise InvariantError(why)
 
     def _check_alone(self, book: ServerBook) -> None:
