@@ -38,12 +38,14 @@ def report(
     return account
 
 
-def tell(ledger: Ledger, now: int, account: Account, renew: int | None = None) -> dict[int, int]:
+def tell(
+    ledger: Ledger, now: int, account: Account, renew: int | None = None, hold_ns: int = HOLD_NS
+) -> dict[int, int]:
     """Send all that is planned, and charge what is owed."""
     account.advance(now)
     account.charge(max(0.0, account.owed) + BURST)
     told, _ = ledger.plan(now, account, renew=renew)
-    ledger.send(now, account, told, HOLD_NS)
+    ledger.send(now, account, told, hold_ns)
     return {each.cell.line.slot: each.rate for each in told}
 
 
@@ -110,6 +112,53 @@ def test_an_envoy_whose_last_reports_say_nothing_is_told_to_forget() -> None:
         account = report(ledger, number * 5 * SECOND_NS, line, allowed, elapsed_s=5)
         told.append(tell(ledger, number * 5 * SECOND_NS, account, 1)[1])
     assert min(told[:3]) > 0 and told[3] == ABANDON
+
+
+def test_one_that_was_told_to_forget_counts_no_more_though_nothing_is_heard_of_it() -> None:
+    ledger, line = make_ledger(), Line(1, 0)
+    account = report(ledger, 0, line, 1)
+    tell(ledger, 0, account, 1)
+    for number, allowed in enumerate((100, 0, 0, 0), start=1):
+        account = report(ledger, number * 5 * SECOND_NS, line, allowed, elapsed_s=5)
+        tell(ledger, number * 5 * SECOND_NS, account, 1, hold_ns=86_400 * SECOND_NS)
+    assert account.in_force(27 * SECOND_NS) == 0.0
+
+
+def count_due(*used: tuple[int, int]) -> float:
+    """What is due when an Envoy with all of the limit reports: (second, tokens)."""
+    ledger, line = make_ledger(), Line(1, 0)
+    account = report(ledger, 0, line, 1)
+    (burst,) = (each.burst for each in ledger.plan(0, account, renew=1)[0])
+    tell(ledger, 0, account, 1)
+    for second, tokens in used:
+        report(ledger, second * SECOND_NS, line, tokens, elapsed_s=5)
+    return account.due - burst - 1
+
+
+def test_what_an_envoy_says_that_it_did_not_use_is_due_no_more() -> None:
+    assert count_due((5, 30)) == pytest.approx(30, abs=0.1)
+
+
+def test_a_report_that_comes_late_takes_nothing_back_because_others_may_follow() -> None:
+    assert count_due((8, 30)) == pytest.approx(8 * LIMIT, abs=0.1)
+    assert count_due((8, 300), (8, 400)) == pytest.approx(8 * LIMIT, abs=0.1)
+    assert count_due((8, 300), (8, 400), (13, 0)) == pytest.approx(700, abs=0.1)
+
+
+def test_reports_that_come_at_once_after_a_silence_are_no_greater_demand() -> None:
+    ledger, line = make_ledger(keeps=True), Line(1, 0)
+    account = report(ledger, 0, line, 1)
+    tell(ledger, 0, account, 1)
+    for second in (20, 20, 20, 20, 25):
+        report(ledger, second * SECOND_NS, line, 150, elapsed_s=5)
+    assert account.demand() == pytest.approx(30)
+
+
+@pytest.mark.parametrize(("limit", "period_s", "most"), [(5, 3, 1), (5, 1, 1), (100, 1, 5), (40, 1, 2)])
+def test_so_few_are_asked_for_at_once_that_a_period_is_used_up(limit: int, period_s: int, most: int) -> None:
+    account = Account("acme", Terms(limit / period_s, max(limit / 20, min(limit, 10)), period_s), 0)
+    account.credit = 1e6
+    assert account.find_amount() == most
 
 
 def test_a_policy_without_the_tenant_takes_what_it_has() -> None:

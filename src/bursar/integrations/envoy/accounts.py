@@ -25,10 +25,17 @@ MARGIN_NS = SECOND_NS
 
 SUSPECT_NS = REPORT_NS + SECOND_NS
 PEAKS = 3
-"""Reports. With one, load that comes and goes every seven seconds gets a third of its limit, with three what
-fixed halves give it; load that stays moves within three reports."""
+"""Reports that say something. The first and the last report of a busy stretch cover only a part of it, so of
+three in a row one says what the load really is; load that stays moves within as many."""
+
+REPORTS = 5
+"""Among so many, so that two that say nothing may come between: with the three last of all, load that goes
+round three Envoys every seven seconds was given 0.28 of the limit, where fixed thirds give 0.33."""
 
 SEEN_MIN_NS = SECOND_NS
+SAYING = 3.0
+"""Requests that a newcomer was taken to make: of fewer, that none came says nothing."""
+
 HEADROOM = 1.25
 RISE_NS = 250 * MILLISECOND_NS
 RESERVE_NS = 250 * MILLISECOND_NS
@@ -36,22 +43,28 @@ REVIEW_NS = SECOND_NS
 REVIEW_TOKENS = 20
 REVIEW_MAX_NS = 20 * SECOND_NS
 CONTENDED_NS = 10 * SECOND_NS
-CLOSE = 0.05
+CLOSE = 0.02
 ROOMY = 0.5
-CLOSE_LEAST = FILL_S // 10
+CLOSE_S = 10.0
+CLOSE_PART = 0.25
 SHORT = 0.95
 EAGER = 1.1
 FORGETTING = 0.9
 CREDIT_LEAST = 2.0
 OWED_LEAST = 6.0
 OWED_S = 0.2
+ASKED_PART = 0.05
 RETRY_NS = 200 * MILLISECOND_NS
 REPAY_S = 10.0
+REPAY_PART = 0.25
 PROBE = 1.05
 CUT = 0.8
 CUT_MOST = 0.3
 CUT_SEEN_S = 0.3
 CUT_NS = SECOND_NS // 2
+CUT_TOKENS = 4.0
+"""What is got says something from so many on: of a small limit, the next token comes in a second."""
+
 BURST_S = 3.0
 SCARCE_BURST_S = 0.05
 UNLIMITED = 1e12
@@ -86,38 +99,46 @@ class Cell:
 
     most     the highest rate that it may hold, if what was sent since it was last heard of was lost
     until    when what it was told is over
-    peaks    requests a second, of its last reports"""
+    due      what fell due of it, and is not known to be used or not
+    reports  requests a second, of the last of them"""
 
     line: Line
     rate: int | None = None
     burst: int = 0
     most: int = 0
     until: int = 0
+    due: float = 0.0
     seen_at: int = 0
     busy_at: int = 0
     carry: int = 0
+    carry_s: int = 0
     new: bool = True
     gone: bool = False
     remembered: float = 0.0
     peak: float = 0.0
-    peaks: deque[float] = field(default_factory=lambda: deque(maxlen=PEAKS))
+    reports: deque[float] = field(default_factory=lambda: deque(maxlen=REPORTS))
 
     def note(self, demand: float) -> None:
-        """What a report says that it wants."""
-        self.peaks.append(demand)
-        self.peak = max(self.peaks)
+        """What a report says that it wants. It wants nothing once as many in a row as count say so."""
+        self.reports.append(demand)
+        last = list(self.reports)
+        if len(last) >= PEAKS and not any(last[-PEAKS:]):
+            self.forget()
+            return
+        self.peak = max([each for each in last if each][-PEAKS:], default=0.0)
 
     def forget(self) -> None:
         """Nothing is known of what it wants."""
-        self.peaks.clear()
+        self.reports.clear()
         self.peak = 0.0
 
     def in_force(self, now: int) -> float:
         """Tokens a second that it may be letting through."""
         if now >= self.until:
             return 0.0
-        suspect = self.gone or now - self.line.heard_at > SUSPECT_NS
-        return (self.most if suspect else self.rate or 0) / FILL_S
+        # Of one that was told to forget, nothing is heard any more.
+        silent = self.rate is not None and now - self.line.heard_at > SUSPECT_NS
+        return (self.most if silent or self.gone else self.rate or 0) / FILL_S
 
 
 class Account:
@@ -182,9 +203,9 @@ class Account:
         passed_s = (now - self.at) / SECOND_NS
         if passed_s <= 0:
             return
-        rate = self.in_force(self.at)
-        wish = max(rate, self.wish(now))
-        self.due += rate * passed_s
+        wish = max(self.in_force(self.at), self.wish(now))
+        for cell in self.cells.values():
+            self.fall_due(cell, cell.in_force(self.at) * passed_s)
         self._asked += wish * passed_s
         # A tenant that waits uses its pace to the full, one that idles does not: so at its limit it waits.
         eager = wish * EAGER if wish >= SHORT * self.terms.limit else wish
@@ -195,9 +216,23 @@ class Account:
         if -self.owed > ahead:
             self.due = self.charged - ahead  # it was charged ahead for use that did not come
 
+    def fall_due(self, cell: Cell, tokens: float) -> None:
+        cell.due += tokens
+        self.due += tokens
+
+    def take_back(self, now: int, cell: Cell, used: int) -> None:
+        """A report says what was used: what else fell due was not, but for what the bucket may still hold.
+        After one that came late others may be under way: then the next one in time says it."""
+        cell.due = max(0.0, cell.due - used)
+        if abs(now - cell.seen_at - REPORT_NS) <= SECOND_NS:
+            unused = max(0.0, cell.due - cell.burst)
+            cell.due -= unused
+            self.due -= unused
+
     def find_amount(self) -> int:
-        """Whole tokens to ask for now: few at a time, because a period may have less than many left."""
-        most = max(1.0, self.terms.burst / 2)
+        """Whole tokens to ask for now: few at a time, because a period may have less than many left. (By
+        twos, the fifth of five tokens in a period was never had.)"""
+        most = max(1.0, min(self.terms.burst / 2, self.terms.limit * self.terms.period_s * ASKED_PART))
         return int(min(max(self.credit, self.owed), most))
 
     def charge(self, tokens: float) -> None:
@@ -216,7 +251,8 @@ class Account:
         ahead = -self.owed - max(1.0, self.in_force(self.at) * RISE_NS / SECOND_NS / 2)
         if ahead > 0:
             return -ahead / REPAY_S
-        return max(0.0, self.owed - self.most_owed / 2) / REPAY_S
+        less = max(0.0, self.owed - self.most_owed / 2) / REPAY_S
+        return min(less, self.terms.limit * REPAY_PART)
 
     @property
     def most_owed(self) -> float:
@@ -253,6 +289,8 @@ class Account:
         if is_short:
             steady = self.covered if self.covered < UNLIMITED else self.got
             self.covered = (steady + self.got) / 2
+            if self.owed < 0:  # more is charged than they use
+                self.covered = max(self.covered, charged / passed_s)
         else:
             self.covered = UNLIMITED
         self.reviewed_at, self._charged_then, self._asked = now, self.charged, 0.0
@@ -260,13 +298,17 @@ class Account:
     def cut(self, now: int) -> bool:
         """Whether Envoys have so much more than is charged for them that they must have less at once."""
         falls = self.owed < self._owed_then
-        if now - self.cut_at >= CUT_NS:
-            self._owed_then = self.owed
-        if self.owed <= self.most_owed or falls or now - self.cut_at < CUT_NS:
+        out = self.in_force(now)
+        least_ns = max(CUT_NS, int(min(CUT_TOKENS / max(out, 1e-9) * SECOND_NS, REVIEW_MAX_NS)))
+        if now - self.cut_at < least_ns:
+            return False
+        self._owed_then = self.owed
+        if self.owed <= self.most_owed or falls:
             return False
         self.cut_at, self.contended_until = now, now + CONTENDED_NS
-        out, passed_s = self.in_force(now), (now - self.reviewed_at) / SECOND_NS
-        got = (self.charged - self._charged_then) / passed_s if passed_s >= CUT_SEEN_S else out
+        passed_s = (now - self.reviewed_at) / SECOND_NS
+        is_seen = passed_s >= CUT_SEEN_S and out * passed_s >= CUT_TOKENS
+        got = (self.charged - self._charged_then) / passed_s if is_seen else out
         self.covered = min(self.covered, max(min(got, out * CUT), out * CUT_MOST))
         return True
 

@@ -125,12 +125,16 @@ class Charging:
             self.door.decider.finish(answer)
 
     def _ask(self, now: int, account: Account) -> None:
-        amount = account.find_amount()
-        if amount and account.tenant not in self._tickets:
-            ticket = self._open(account, amount)
-            if ticket is not None and not self._take(account, ticket) and ticket.answer is None:
+        """For as much as goes at once; what does not go waits."""
+        while (amount := account.find_amount()) and account.tenant not in self._tickets:
+            ticket = self._open(account, amount, wait_ns=PATIENCE_NS)
+            if ticket is None:
+                return
+            if ticket.answer is None:
                 ticket.late = self._hear
                 self._tickets[account.tenant] = (ticket, now)
+            elif not self._take(account, ticket):
+                return
 
     def _hear(self, ticket: Ticket, answer: Answer) -> None:
         """What waited was decided: ask for more at once, because who waits uses its pace to the full."""
@@ -140,10 +144,10 @@ class Charging:
             self.wake(account, 0)
             self.rouse()
 
-    def _open(self, account: Account, amount: int) -> Ticket | None:
+    def _open(self, account: Account, amount: int, *, wait_ns: int = 0) -> Ticket | None:
         """Ask the kind. None for what it does not take at all."""
         assert self.door.policy is not None, "a node has the policy of its resources"
-        ticket = Ticket(account.tenant, amount, held_by=HOLDER)
+        ticket = Ticket(account.tenant, amount, wait_ns=wait_ns, held_by=HOLDER)
         try:
             check_tenant(self.door.policy, account.tenant, self.door.decider.strangers)
             most = self.door.decider.most(ticket)

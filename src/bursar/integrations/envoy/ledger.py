@@ -25,14 +25,17 @@ from bursar.integrations.envoy.accounts import (
     ABANDON,
     BURST_S,
     CLOSE,
-    CLOSE_LEAST,
+    CLOSE_PART,
+    CLOSE_S,
     DENY,
     FILL_S,
     FORGETTING,
     GUESS,
     MARGIN_NS,
+    OWED_LEAST,
     RISE_NS,
     ROOMY,
+    SAYING,
     SCARCE_BURST_S,
     SEEN_MIN_NS,
     TIME_TO_LIVE_S,
@@ -102,7 +105,8 @@ class Ledger:
         if cell.rate is None:
             self._welcome(now, account, cell, elapsed_s, allowed, denied)
         else:
-            self._measure(now, cell, allowed + denied)
+            account.take_back(now, cell, allowed)
+            self._measure(now, cell, elapsed_s, allowed + denied)
         return account
 
     def _welcome(
@@ -129,18 +133,21 @@ class Ledger:
             nearest = min(gone, key=lambda cell: abs(cell.most / FILL_S - used))
             del account.cells[nearest.line.slot]
 
-    def _measure(self, now: int, cell: Cell, count: int) -> None:
-        """Rates go by this node's clock: Envoy's comes in whole seconds."""
+    def _measure(self, now: int, cell: Cell, elapsed_s: int, count: int) -> None:
+        """Rates go by this node's clock, because Envoy's comes in whole seconds; and by Envoy's where several
+        reports come at once, after a time without any."""
         seen_ns = now - cell.seen_at
         cell.carry += count
+        cell.carry_s += elapsed_s
         if seen_ns < SEEN_MIN_NS:
             return
-        if cell.new:
-            cell.forget()  # what it was taken to want makes way for what it says
+        seen_ns = max(seen_ns, cell.carry_s * SECOND_NS)
+        if cell.new and (cell.carry or cell.peak * seen_ns >= SAYING * SECOND_NS):
+            cell.forget()  # what it was taken to want makes way for what it says, if it says anything
             cell.new = False
         cell.note(cell.carry * SECOND_NS / seen_ns)
-        cell.carry, cell.seen_at = 0, now
-        cell.remembered = max(cell.peak, cell.remembered * FORGETTING)
+        cell.carry, cell.carry_s, cell.seen_at = 0, 0, now
+        cell.remembered = max(0.0 if cell.new else cell.peak, cell.remembered * FORGETTING)
 
     def leave(self, now: int, slot: int, tenants: Iterable[str], *, counts_ns: int) -> list[Account]:
         """A stream is over. What the Envoy holds counts until it ends; where it keeps it, for `counts_ns`."""
@@ -177,7 +184,7 @@ class Ledger:
         risen = max(0.0, after - before - CLOSE * before) * RISE_NS / SECOND_NS
         bursts = sum(each.burst for each in told if each.rate > 0 and each.rate != each.cell.rate)
         # So much may always be owed; and more where rates only move, and all together rise by nothing.
-        allowed = account.terms.burst if risen else account.most_owed
+        allowed = max(account.terms.burst, OWED_LEAST / 2) if risen else account.most_owed
         return told, account.owed + risen + bursts - allowed
 
     def _split(self, now: int, account: Account) -> dict[int, int]:
@@ -202,17 +209,14 @@ class Ledger:
     def _keep_close(
         self, account: Account, here: Mapping[int, Cell], rates: dict[int, int]
     ) -> dict[int, int]:
-        """A change by little is not worth a message, and a burst: as long as all together are no more than
-        the limit."""
+        """A change by little is not worth a message, nor the burst that it begins with: as long as all
+        together are no more than the limit."""
         kept = dict(rates)
         above = CLOSE if account.is_scarce(account.at) else ROOMY
         for slot, rate in rates.items():
             old = here[slot].rate
-            if (
-                old
-                and rate > 0
-                and -max(CLOSE * rate, CLOSE_LEAST) <= old - rate <= max(above * rate, CLOSE_LEAST)
-            ):
+            least = min(here[slot].burst / CLOSE_S * FILL_S, CLOSE_PART * rate)
+            if old and rate > 0 and -max(CLOSE * rate, least) <= old - rate <= max(above * rate, least):
                 kept[slot] = old
         most = account.terms.limit * FILL_S
         return rates if sum(max(rate, 0) for rate in kept.values()) > most else kept
@@ -223,7 +227,7 @@ class Ledger:
         for each in told:
             cell = each.cell
             if each.rate > 0 and each.rate != cell.rate:
-                account.due += each.burst
+                account.fall_due(cell, each.burst)
             if each.rate == ABANDON:
                 # Nothing is heard of it any more: it counts as long as if it had been told nothing.
                 cell.rate, cell.until = None, min(cell.until, now + TIME_TO_LIVE_S * SECOND_NS)

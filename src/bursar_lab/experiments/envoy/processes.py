@@ -19,7 +19,7 @@ from bursar.units import Rate
 from bursar.world import SECOND_NS
 from bursar_lab.processes import Process
 
-START_TIMEOUT_S = 20.0
+START_TIMEOUT_S = 90.0
 _TYPES = "type.googleapis.com/envoy.extensions.filters."
 
 
