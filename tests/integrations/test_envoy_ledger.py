@@ -7,16 +7,8 @@ from dataclasses import dataclass, field
 
 import pytest
 
-from bursar.integrations.envoy.accounts import (
-    ABANDON,
-    FILL_S,
-    MARGIN_NS,
-    TIME_TO_LIVE_S,
-    Account,
-    Cell,
-    Line,
-    Terms,
-)
+from bursar.integrations.envoy.accounts import Account
+from bursar.integrations.envoy.cells import ABANDON, FILL_S, MARGIN_NS, TIME_TO_LIVE_S, Cell, Line, Terms
 from bursar.integrations.envoy.ledger import Ledger
 from bursar.world import MILLISECOND_NS, SECOND_NS
 

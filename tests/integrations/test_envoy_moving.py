@@ -6,7 +6,8 @@ from dataclasses import dataclass
 
 import pytest
 
-from bursar.integrations.envoy.accounts import FILL_S, REPORT_NS, REPORTS, Account, Cell, Line, Terms
+from bursar.integrations.envoy.accounts import Account
+from bursar.integrations.envoy.cells import FILL_S, REPORT_NS, REPORTS, Cell, Line, Terms
 from bursar.integrations.envoy.ledger import Ledger
 from bursar.world import MILLISECOND_NS, SECOND_NS
 

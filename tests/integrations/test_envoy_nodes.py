@@ -9,7 +9,7 @@ from typing import Any
 import grpc
 from test_envoy_server import make_report, open_stream
 
-from bursar.integrations.envoy.accounts import FILL_S
+from bursar.integrations.envoy.cells import FILL_S
 from bursar.policy import parse
 from bursar.runtime.daemon import Daemon
 

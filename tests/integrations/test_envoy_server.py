@@ -12,7 +12,7 @@ import pytest
 from envoy.service.rate_limit_quota.v3 import rlqs_pb2, rlqs_pb2_grpc
 
 from bursar.errors import PolicyError
-from bursar.integrations.envoy.accounts import ABANDON, ALLOW_ALL, FILL_S
+from bursar.integrations.envoy.cells import ABANDON, ALLOW_ALL, FILL_S
 from bursar.integrations.envoy.wire import write_orders
 from bursar.policy import Policy, parse
 from bursar.runtime.daemon import Daemon
@@ -198,6 +198,20 @@ async def test_absurd_numbers_are_bounded(daemon: Daemon) -> None:
     await ask(daemon.envoy_port, make_report("api", {"acme": (2**60, most, most)}))
     (fleet, _) = daemon._envoy.quotas.fleets["api"]
     assert fleet.statistics().tenants["acme"].assigned <= 100
+
+
+async def test_what_is_not_charged_at_once_waits_its_turn_and_loses_no_pace(daemon: Daemon) -> None:
+    async with grpc.aio.insecure_channel(f"127.0.0.1:{daemon.envoy_port}") as channel:
+        call = open_stream(channel)
+        await call.write(make_report("api", {"acme": (0, 1, 1)}))
+        await until_told(call, 9)
+        (fleet, _) = daemon._envoy.quotas.fleets["api"]
+        waiting = 0
+        for _ in range(50):
+            await asyncio.sleep(0.01)
+            waiting += "acme" in fleet.charging._tickets
+        assert waiting >= 25
+        call.cancel()
 
 
 async def test_it_does_not_listen_beyond_loopback_without_tls(tmp_path: Path) -> None:

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 from envoy.service.rate_limit_quota.v3 import rlqs_pb2
 
-from bursar.integrations.envoy.accounts import Line, Terms
+from bursar.integrations.envoy.cells import Line, Terms
 from bursar.integrations.envoy.ledger import Ledger
 from bursar.integrations.envoy.wire import read_report, write_orders
 from bursar.world import SECOND_NS

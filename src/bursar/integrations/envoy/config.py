@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from bursar.errors import UsageError
-from bursar.integrations.envoy.accounts import FILL_S
+from bursar.integrations.envoy.cells import FILL_S
 from bursar.integrations.envoy.quotas import KEEP_S
 from bursar.integrations.envoy.wire import TENANT
 from bursar.policy import RatePolicy, Tls

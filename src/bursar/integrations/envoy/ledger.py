@@ -22,25 +22,27 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
 from bursar.integrations.envoy.accounts import (
-    ABANDON,
     BURST_S,
     CLOSE,
     CLOSE_PART,
     CLOSE_S,
-    DENY,
-    FILL_S,
     FORGETTING,
     GUESS,
-    MARGIN_NS,
     OWED_LEAST,
     RISE_NS,
     ROOMY,
     SAYING,
     SCARCE_BURST_S,
     SEEN_MIN_NS,
-    TIME_TO_LIVE_S,
     UNLIMITED,
     Account,
+)
+from bursar.integrations.envoy.cells import (
+    ABANDON,
+    DENY,
+    FILL_S,
+    MARGIN_NS,
+    TIME_TO_LIVE_S,
     Cell,
     FindTerms,
     Line,

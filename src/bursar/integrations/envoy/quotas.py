@@ -17,15 +17,8 @@ from envoy.service.rate_limit_quota.v3 import rlqs_pb2
 
 from bursar.errors import BursarError, DeniedError
 from bursar.fleet.rights import Caller
-from bursar.integrations.envoy.accounts import (
-    ALLOW_ALL,
-    RETRY_NS,
-    TIME_TO_LIVE_S,
-    UNLIMITED,
-    Account,
-    Line,
-    Terms,
-)
+from bursar.integrations.envoy.accounts import RETRY_NS, UNLIMITED, Account
+from bursar.integrations.envoy.cells import ALLOW_ALL, TIME_TO_LIVE_S, Line, Terms
 from bursar.integrations.envoy.charging import Charging
 from bursar.integrations.envoy.ledger import Ledger, Told
 from bursar.integrations.envoy.node import Node

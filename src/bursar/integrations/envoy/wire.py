@@ -9,7 +9,7 @@ from typing import Any
 from envoy.service.rate_limit_quota.v3 import rlqs_pb2
 from envoy.type.v3 import ratelimit_strategy_pb2
 
-from bursar.integrations.envoy.accounts import ABANDON, ALLOW_ALL, FILL_S
+from bursar.integrations.envoy.cells import ABANDON, ALLOW_ALL, FILL_S
 
 COUNT_MAX = 2**40
 ELAPSED_MAX_S = 3600
