@@ -85,6 +85,27 @@ async def test_usage_is_final_when_a_window_is_over_and_outlives_its_account(tow
     assert (await one.verb("usage", after=1))["next"] is None
 
 
+async def test_what_was_used_at_one_node_alone_is_exported_and_written_down_by_all(town: Town) -> None:
+    one, two = await open_monthly(town, "a"), await open_monthly(town, "b")
+    for node in (one, two):
+        go_to(node, "2026-08-15")
+        await use(node, "acme", 2, 1)  # so little that no node asks another
+    expected = {("acme", "2026-08-01"): (2, False)}
+    for day, user in (("2026-09-15", one), ("2026-10-15", two)):
+        for node in (one, two):
+            go_to(node, day)
+        await use(user, "acme", 2, 1)
+        expected["acme", day[:8] + "01"] = (1, False)
+        assert await list_used(one) == await list_used(two) == expected
+    for day in ("2026-12-15", "2027-01-15"):
+        for node in (one, two):
+            go_to(node, day)
+        await go_round(one, two)
+    over = {key: (used, True) for key, (used, _) in expected.items()}
+    assert await list_used(one) == await list_used(two) == over
+    assert not await list_stored(one), "the accounts are forgotten"
+
+
 async def test_a_window_is_not_final_while_anything_of_it_is_held(town: Town) -> None:
     llm = await open_monthly(town, "a")
     go_to(llm, "2026-09-15")

@@ -102,7 +102,7 @@ class Chains:
 
     async def try_open(self, tenant: str) -> bool:
         """See that the accounts exist and are known here."""
-        self.why = NOT_YET
+        error: StoreError | None = None
         try:
             level = tenant
             for account in self.find(tenant):
@@ -113,12 +113,12 @@ class Chains:
                     opening = Opening(level, window, terms.limit, self._is_carried(window))
                     await self._courier.open_account(opening, guards)
                 level = terms.parent or ""
-        except StoreError as error:
-            self.why = error
-        else:
-            self.why = "its window is just ending"  # which is said only if it is not open even so
+        except StoreError as raised:
+            error = raised
         self._chains.pop(tenant, None)  # the store may have another window than the calendar
-        return self.is_open(tenant)
+        is_open = self.is_open(tenant)
+        self.why = error or (NOT_YET if is_open else "its window is just ending")
+        return is_open
 
     async def open_overdraft(self, account: str) -> str:
         """The overdraft of an account, known here; "" if it has none. Of a window that is over it is not

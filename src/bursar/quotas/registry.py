@@ -123,9 +123,10 @@ class Registry:
         """See that what the store has of the tenant is known here. Raises StoreError."""
         await self._want(tenant, None, ())
 
-    async def read_all(self, tenants: Iterable[str]) -> None:
-        """Those that were not read yet."""
-        await asyncio.gather(*(self.read(tenant) for tenant in tenants if tenant not in self.windows))
+    async def read_all(self, tenants: Iterable[str], *, anew: bool) -> None:
+        """Those that were not read yet; `anew`: all of them, because other nodes open accounts, too."""
+        wanted = (tenant for tenant in tenants if anew or tenant not in self.windows)
+        await asyncio.gather(*map(self.read, wanted))
 
     async def _want(self, tenant: str, opening: Opening | None, guards: Guards) -> None:
         key = (tenant, opening is not None)

@@ -37,9 +37,9 @@ class Line(msgspec.Struct, frozen=True):
 
 
 class Ask(Message, frozen=True):
-    """What is in your ledger of these accounts?"""
+    """What is in your ledger of these tenants?"""
 
-    accounts: tuple[str, ...]
+    tenants: tuple[str, ...]
 
 
 class Report(Message, frozen=True):
@@ -100,11 +100,11 @@ def make_report(book: NodeBook, world: World, asked: Iterable[str]) -> Report:
     return Report(book.identity, world.clock.wall(), lines)
 
 
-async def collect(world: World, topic: str, book: NodeBook, asked: Sequence[str]) -> dict[str, Report]:
-    """The reports of all ledgers that answer, by ledger: all are asked at once."""
-    reports = {book.identity: make_report(book, world, asked)}
+async def collect(world: World, topic: str, book: NodeBook, tenants: Sequence[str]) -> dict[str, Report]:
+    """The reports of all other ledgers that answer, by ledger: all are asked at once."""
+    reports: dict[str, Report] = {}
     others = sorted(((book.members or frozenset()) | book.fenced) - {book.identity})
-    asking = (_ask(world, topic, other, Ask(tuple(asked))) for other in others)
+    asking = (_ask(world, topic, other, Ask(tuple(tenants))) for other in others)
     for ledger, report in zip(others, await asyncio.gather(*asking), strict=True):
         if report is not None and report.ledger == ledger:
             reports[ledger] = report

@@ -42,7 +42,7 @@ class Usage:
     ) -> dict[str, Any]:
         """A row for each tenant and window that began in that time."""
         names, upto = self._turn(tenant, after, most)
-        totals = await self._watch.survey([name for name in names if self._is_listed(name)])
+        totals = await self._watch.survey([name for name in names if self._is_listed(name)], anew=True)
         rows: list[Row] = []
         for name in names:
             found = [*self._list_over(name), *self._list_running(name, totals)]

@@ -11,7 +11,7 @@ from bursar.policy.values import QuotaPolicy
 from bursar.quotas import accounts, survey
 from bursar.quotas.courier import QuotaCourier
 from bursar.quotas.history import History, Used
-from bursar.quotas.survey import Total
+from bursar.quotas.survey import Report, Total
 from bursar.quotas.windows import Window, find_horizon, is_over, split_account
 from bursar.resource.decider import WarningTaker
 from bursar.world import MILLISECOND_NS, SECOND_NS, Message, World
@@ -62,6 +62,7 @@ class Watch:
         self._ending: int | None = 0  # what an earlier root may have begun
         self._passed: dict[int, int] = {}
         self._ripe_s = 0
+        self._read_up_to_s = 0
         self._open_still: dict[str, None] = {}
         self._present_ns: int | None = None
         self._warned: dict[str, int] = {}
@@ -75,7 +76,11 @@ class Watch:
 
     async def _report(self, sender: str, message: Message) -> Message:
         assert isinstance(message, survey.Ask), "the network passes nothing else"
-        return survey.make_report(self._courier.book, self._world, message.accounts)
+        return self._make_report(message.tenants)
+
+    def _make_report(self, tenants: Sequence[str]) -> Report:
+        accounts = self._courier.registry.list_accounts(tenants)
+        return survey.make_report(self._courier.book, self._world, accounts)
 
     # -- looking
 
@@ -101,32 +106,51 @@ class Watch:
         self._show(found)
         return found
 
-    async def survey(self, tenants: Sequence[str]) -> dict[str, Total]:
+    async def survey(self, tenants: Sequence[str], *, anew: bool = False) -> dict[str, Total]:
         """The accounts of these, page by page."""
         found: dict[str, Total] = {}
         for page in _turn_pages(tenants):
-            found |= await self.look_at(page)
+            found |= await self.look_at(page, anew=anew)
         return found
 
-    async def look_at(self, tenants: Sequence[str]) -> dict[str, Total]:
-        """All accounts of some tenants, over all ledgers."""
+    async def look_at(self, tenants: Sequence[str], *, anew: bool = False) -> dict[str, Total]:
+        """All accounts of some tenants, over all ledgers. `anew`: by what the store says now, so that none is
+        missed of which no ledger tells. Raises StoreError then."""
         courier = self._courier
-        try:
-            await courier.registry.read_all(tenants)
-        except StoreError as error:
-            self._world.trace("quota.unread", why=str(error))  # what was read is looked at
-        asked = courier.registry.list_accounts(tenants)
+        if anew:
+            await self._read(tenants, anew=True)
+        else:
+            await self._try_to_read(tenants, anew=False)
+        reports = await self._collect(tenants)
+        reported = {account for report in reports.values() for account in report.accounts}
+        if unknown := sorted({split_account(account)[0] for account in reported - courier.mints.keys()}):
+            await self._try_to_read(unknown, anew=True)  # another node has opened them since
+            reports = await self._collect(tenants)
         book = courier.book
-        reports = await survey.collect(self._world, self._topic, book, asked)
         members = book.members or frozenset()
         walls = [report.wall_ns for report in reports.values()]
         self._present_ns = min(walls) if members <= reports.keys() else None
         mints = courier.mints
         return {
             account: survey.add_up(account, mints[account], reports, members, book.fenced)
-            for account in asked
-            if account in mints  # it may have been forgotten meanwhile
+            for account in courier.registry.list_accounts(tenants)
         }
+
+    async def _read(self, tenants: Sequence[str], *, anew: bool) -> None:
+        if anew:
+            await self._world.store.sync()
+        await self._courier.registry.read_all(tenants, anew=anew)
+
+    async def _try_to_read(self, tenants: Sequence[str], *, anew: bool) -> None:
+        try:
+            await self._read(tenants, anew=anew)
+        except StoreError as error:
+            self._world.trace("quota.unread", why=str(error))  # what was read is looked at
+
+    async def _collect(self, tenants: Sequence[str]) -> dict[str, Report]:
+        book = self._courier.book
+        own = self._make_report(tenants)
+        return {book.identity: own} | await survey.collect(self._world, self._topic, book, tenants)
 
     def _show(self, found: Mapping[str, Total]) -> None:
         self.totals = dict(found) if len(found) <= SHOWN_MAX else self._keep_most_used(found)
@@ -146,7 +170,10 @@ class Watch:
         while True:
             await self._world.clock.sleep(SURVEY_NS)
             if self._courier.book.parent is None:
-                await self.go_round()
+                try:
+                    await self.go_round()
+                except StoreError as error:  # it goes round again, and forgets nothing before
+                    self._world.trace("quota.unread", why=str(error))
 
     async def go_round(self) -> None:
         """All pages once."""
@@ -154,10 +181,12 @@ class Watch:
         found: dict[str, Total] = {}
         present: list[int | None] = []
         self._open_still = {}
+        horizon_s = find_horizon(self._find_window, self._ripe_s * SECOND_NS) if self._ripe_s else 0
+        anew = horizon_s > self._read_up_to_s  # of what is forgotten next, nothing was missed
         for number, page in enumerate(_turn_pages(self._courier.registry.list_tenants())):
             if number:
                 await self._world.clock.sleep(PAUSE_NS)
-            totals = await self.look_at(page)
+            totals = await self.look_at(page, anew=anew)
             present.append(self._present_ns)
             await self._write_down(totals)
             for account, total in totals.items():
@@ -167,7 +196,8 @@ class Watch:
             if len(found) > 2 * SHOWN_MAX:
                 found = self._keep_most_used(found)
         self._show(found)
-        await self._end_windows()
+        self._read_up_to_s = max(self._read_up_to_s, horizon_s)
+        await self._end_windows(horizon_s)
         heard = [each for each in present if each is not None]
         self._ripen(min(heard, default=None) if len(heard) == len(present) else None)
 
@@ -224,10 +254,9 @@ class Watch:
             for account in lines:
                 del self._open_still[account]
 
-    async def _end_windows(self) -> None:
+    async def _end_windows(self, horizon_s: int) -> None:
         """Forget accounts of windows that are over at every node, but for the last before. They are written
         down by then."""
-        horizon_s = find_horizon(self._find_window, self._ripe_s * SECOND_NS) if self._ripe_s else 0
         over = [account for account in self._courier.mints if is_over(account, horizon_s)]
         if over and not any(is_over(account, horizon_s) for account in self._open_still):
             self._ending = horizon_s
