@@ -151,10 +151,13 @@ class Daemon:
             task.cancel()
         logs.info("daemon.stopping", failed=failure.done())
         await self.close()
-        logs.info("daemon.stopped")
         if reload.done() and not reload.cancelled():
             reload.result()  # it never ends but by an error
-        return 1 if failure.done() else 0
+        if failure.done():
+            logs.warning("daemon.failed", why=str(failure.result()))
+            return 1
+        logs.info("daemon.stopped")
+        return 0
 
     def reload_soon(self) -> None:
         self._reload.set()

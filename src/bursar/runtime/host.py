@@ -9,7 +9,7 @@ from urllib.parse import quote
 
 import msgspec
 
-from bursar.errors import BursarError, CrashedError, StoreError, UsageError
+from bursar.errors import BursarError, CrashedError, JournalError, StoreError, UsageError
 from bursar.fleet.layout import NodeRecord
 from bursar.policy import Policy
 from bursar.policy.values import OWN_WORDS, PoolPolicy, QuotaPolicy, RatePolicy, ResourcePolicy
@@ -106,6 +106,9 @@ class Host:
                 await resource.stop()
         except TimeoutError:
             logs.warning("resource.stop_timeout", resource=resource.name, after_s=timeout_s)
+        except (CrashedError, JournalError) as error:
+            # The node failed, and with it what this would hand back; the others stop all the same.
+            logs.warning("resource.not_stopped", resource=resource.name, why=str(error))
 
     async def apply(self, policy: Policy) -> Mapping[str, str]:
         """Take a changed policy: what was done to each resource that differs. A resource whose kind
