@@ -270,7 +270,7 @@ class Follower:
         """Whether there is a record of this session. One of another session is that of a former life, and
         goes with it, or that of another node, and stays."""
         store, clock = self._world.store, self._world.clock
-        until = clock.now() + self.namesake_ns
+        until, told = clock.now() + self.namesake_ns, False
         await store.sync()
         while (stat := await store.exists(path)) is not None and stat.owner != session:
             if clock.now() >= until:
@@ -278,6 +278,9 @@ class Follower:
                     f"another node named {self._world.name} is up on this store: stop it, or give this one "
                     "another name (--name, or name under [daemon])"
                 )
+            if not told:
+                told = True
+                self._world.trace("node.waits_for_namesake", at_most_s=self.namesake_ns / SECOND_NS)
             await clock.sleep(RETRY_NS)
         return stat is not None
 

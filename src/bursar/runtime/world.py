@@ -34,7 +34,7 @@ from bursar.runtime.words import SharedWords
 from bursar.stores import TIMEOUT_NS, open_store
 from bursar.world import Journal, Store, World
 
-TOLD = frozenset({"rate.leading", "rate.deposed"})
+TOLD = frozenset({"rate.leading", "rate.deposed", "node.waits_for_namesake"})
 """Lines of a protocol's history that an operator wants to see; the others are for whoever looks for a bug."""
 
 
