@@ -116,6 +116,8 @@ def test_many_tenants_are_set_from_a_file(operator: Operator, tmp_path: Path) ->
         (["tenant", "set", "cache"], "say which tenant"),
         (["tenant", "remove", "cache", "joe"], 'no tenant "joe" that was set'),
         (["node", "remove", "a"], "a is not a member"),
+        (["audit", "--what", "tokens"], "--what tokens: write one of policy, tenant, token"),
+        (["token", "create", "--expires", "5x"], '--expires "5x"'),
         (["store", "adopt", "--state", "nowhere", "--yes"], "does not say which store"),
         (["store", "adopt", "--state", "nowhere"], "stop them all, then add --yes"),
     ],
@@ -123,6 +125,14 @@ def test_many_tenants_are_set_from_a_file(operator: Operator, tmp_path: Path) ->
 def test_mistakes_are_explained(operator: Operator, arguments: list[str], says: str) -> None:
     operator.do("apply", operator.write(POLICY), "--yes")
     assert says in operator.do(*arguments, code=2)
+
+
+def test_the_first_token_says_that_whoever_has_none_is_denied(operator: Operator) -> None:
+    first = operator.do("token", "create", "--tenant", "acme", "--resource", "llm")
+    assert "may acquire, read for tenant acme of resource llm; it is not shown again" in first
+    assert "it is the first: whoever shows none is denied from now on" in first
+    second = operator.do("token", "create", "--administrator")
+    assert "for every tenant of every resource" in second and "it is the first" not in second
 
 
 def test_the_store_says_what_it_is(operator: Operator) -> None:

@@ -150,8 +150,9 @@ async def test_making_and_revoking_stand_in_the_audit_with_who_and_when(store: S
     await revoke_token(store, token.id, by="cli bob@desk", at_ns=6)
     await revoke_all(store, by="cli bob@desk", at_ns=7)
     lines = [(e.by, e.at_ns, e.what, e.name, e.detail) for e in await audit.list_entries(store)]
+    made = "created: read for tenant acme/* of resource llm"
     assert lines == [
-        ("cli ann@desk", 5, "token", f"token {token.id} (search)", "created: read llm acme/*"),
+        ("cli ann@desk", 5, "token", f"token {token.id} (search)", made),
         ("cli bob@desk", 6, "token", f"token {token.id} (search)", "revoked"),
         ("cli bob@desk", 7, "token", "all", "0 revoked, rights are off"),
     ]

@@ -7,10 +7,12 @@ from typing import Any
 
 from bursar.book import Effects, Record, Send
 from bursar.quotas import lots
+from bursar.quotas.allocation import Burn
 from bursar.quotas.book import NodeBook
 from bursar.quotas.messages import Collect, Offer, Share
 from bursar.quotas.requests import Refusal
 from bursar.quotas.windows import Window, account_name
+from bursar.world import MILLISECOND_NS
 
 ACCOUNT = "acme"
 NOW = 1_000_000
@@ -280,3 +282,11 @@ def test_that_nothing_is_left_is_not_final_while_units_may_come_late_from_a_fenc
     office.perform("a", effects)
     office.deliver_all()
     assert office.outcome("a", number) == 2
+
+
+def test_the_rate_of_a_moment_is_forgotten_with_the_first_whole_sample() -> None:
+    burn = Burn(0.5, 500 * MILLISECOND_NS)
+    assert burn.sample(0, 0) == 0
+    assert burn.sample(MILLISECOND_NS, 2) == 2000, "all there is to go by"
+    assert burn.sample(600 * MILLISECOND_NS, 3) == 5, "3 units in 0.6 s"
+    assert burn.sample(1600 * MILLISECOND_NS, 3) == 2.5, "averaged from then on"

@@ -120,7 +120,7 @@ async def test_a_revoked_token_is_worth_nothing_at_any_daemon(pair: Pair) -> Non
         await client.close()
     exported = await asyncio.to_thread(invoke, "audit", "--store", pair.store, "--json", "--what", "token")
     details = [json.loads(line)["detail"] for line in exported.splitlines()]
-    assert details == ["created: acquire * acme", "revoked"]
+    assert details == ["created: acquire for tenant acme of every resource", "revoked"]
 
 
 async def denied(b: Bursar, tenant: str) -> None:

@@ -183,7 +183,7 @@ def _describe_http(error: HTTPException, request: Request) -> Problem:
     """What Starlette says: there is no such path, or it has other methods."""
     detail = {
         404: f"there is no {request.url.path[:100]}; /v1/docs says what there is",
-        405: f"{request.method[:20]} is nothing that {request.url.path[:100]} knows",
+        405: f"{request.url.path[:100]} does not take {request.method[:20]}",
     }.get(error.status_code, str(error.detail))
     problem = answering.plain(error.status_code, detail, "missing" if error.status_code == 404 else "usage")
     for name, value in (error.headers or {}).items():

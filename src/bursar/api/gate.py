@@ -84,9 +84,9 @@ async def read_body(request: Request, form: Any, most: int) -> Any:
     try:
         return msgspec.json.decode(data, type=form)
     except msgspec.ValidationError as error:
-        raise BodyError(f"the body will not do: {error}", 422) from error
+        raise BodyError(f"the body is not what this takes: {error}", 422) from error
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-        raise BodyError(f"the body is no JSON: {error}", 400) from error
+        raise BodyError(f"the body is not JSON: {error}", 400) from error
 
 
 async def _read(request: Request, most: int) -> bytes:
@@ -132,7 +132,7 @@ def read_query(request: Request, form: Any) -> Any:
     try:
         return msgspec.convert(given, form, strict=False)
     except msgspec.ValidationError as error:
-        raise BodyError(f"the parameters will not do: {error}", 422) from error
+        raise BodyError(f"the parameters are not what this takes: {error}", 422) from error
 
 
 async def wait_until_gone(request: Request) -> None:

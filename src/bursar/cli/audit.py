@@ -30,7 +30,7 @@ def audit(
         list[str] | None,
         typer.Option(
             metavar="WHAT",
-            help="Only policy, tenant, token, top-up, limit, adjust, fence, release or store.",
+            help="Only policy, tenant, token, top-up, limit, adjust, fence, accept, release, node or store.",
             show_default=False,
         ),
     ] = None,
@@ -48,8 +48,11 @@ def audit(
     """
     import time
 
-    from bursar.fleet.audit import list_entries
+    from bursar.fleet.audit import SORTS, list_entries
 
+    unknown = [each for each in what or () if each not in SORTS]
+    if unknown:
+        raise UsageError(f"--what {unknown[0]}: write one of {', '.join(SORTS)}")
     after_ns = 0 if since is None else read_since(since, time.time_ns())
     entries = visit(find_store(store, policy), lambda world: list_entries(world.store))
     chosen = [entry for entry in entries if entry.at_ns >= after_ns and (not what or entry.what in what)]
@@ -59,7 +62,8 @@ def audit(
     elif chosen:
         _print(chosen)
     else:
-        typer.echo("nothing was changed" + (" since then" if since else ""))
+        sorts = f" of {' or '.join(what)}" if what else ""
+        typer.echo(f"nothing{sorts} was changed" + (" since then" if since else ""))
 
 
 def read_since(text: str, now_ns: int) -> int:

@@ -53,15 +53,18 @@ def create(
 
     Example: bursar token create --tenant 'acme/*' --resource llm --verb acquire --store sqlite:///s.db
     """
-    from bursar.fleet.tokens import create_token
+    from bursar.fleet.tokens import create_token, is_required
     from bursar.units import read_duration_ns
 
     scope = _read_scope(tenant, resource, verb, administrator)
-    expires_in_ns = 0 if expires is None else read_duration_ns(expires)
+    try:
+        expires_in_ns = 0 if expires is None else read_duration_ns(expires)
+    except ValueError as error:
+        raise UsageError(f'--expires {error}: write a duration, such as "30d"') from error
 
-    async def act(world: World) -> tuple[Token, str]:
-        now = world.clock.wall()
-        return await create_token(
+    async def act(world: World) -> tuple[Token, str, bool]:
+        now, was_required = world.clock.wall(), await is_required(world.store)
+        made = await create_token(
             world.store,
             [scope],
             by=name_visitor(),
@@ -70,8 +73,9 @@ def create(
             certificate=certificate,
             expires_ns=now + expires_in_ns if expires_in_ns else 0,
         )
+        return *made, not was_required
 
-    token, text = visit(find_store(store, policy), act)
+    token, text, is_first = visit(find_store(store, policy), act)
     if as_json:
         typer.echo(json.dumps({**describe(token), "token": text or None}, indent=2))
     elif text:
@@ -79,6 +83,9 @@ def create(
         typer.echo(f"{token.name} may {scope}; it is not shown again", err=True)
     else:
         typer.echo(f"{token.name} may {scope}; its id is {token.id}")
+    if is_first:
+        denied = "whoever shows none is denied from now on, at every daemon of this store"
+        typer.echo(f"it is the first: {denied}", err=True)
 
 
 def _read_scope(tenants: Patterns, resources: Patterns, verbs: Patterns, administrator: bool) -> Scope:

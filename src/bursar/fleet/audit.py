@@ -26,9 +26,23 @@ HERE = "local"
 AT_ONCE = 50
 
 
+SORTS = (
+    "policy",
+    "tenant",
+    "token",
+    "top-up",
+    "limit",
+    "adjust",
+    "fence",
+    "accept",
+    "release",
+    "node",
+    "store",
+)
+
+
 class Entry(Record, frozen=True, kw_only=True):
-    """`what` is the sort of thing ("policy", "tenant", "token", "top-up", "limit", "adjust", "fence",
-    "accept", "release", "store"), `name` which one, `detail` what became of it, `version` the policy's
+    """`what` is one of `SORTS`, `name` which one, `detail` what became of it, `version` the policy's
     afterwards.
     `at_ns`: wall time. `by`: "token 7f3a (ops)", "certificate gateway", "local", "cli USER@HOST"."""
 

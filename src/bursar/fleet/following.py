@@ -280,7 +280,7 @@ class Follower:
                 )
             if not told:
                 told = True
-                self._world.trace("node.waits_for_namesake", at_most_s=self.namesake_ns / SECOND_NS)
+                self._world.trace("node.waits_for_namesake", at_most_s=self.namesake_ns // SECOND_NS)
             await clock.sleep(RETRY_NS)
         return stat is not None
 

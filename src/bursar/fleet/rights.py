@@ -60,7 +60,12 @@ class Scope(Record, frozen=True, kw_only=True):
         return _any_matches(self.resources, resource)
 
     def __str__(self) -> str:
-        return f"{'+'.join(self.verbs)} {','.join(self.resources)} {','.join(self.tenants)}"
+        whose = f"{_name('tenant', self.tenants)} of {_name('resource', self.resources)}"
+        return f"{', '.join(self.verbs)} for {whose}"
+
+
+def _name(what: str, patterns: tuple[str, ...]) -> str:
+    return f"every {what}" if ALL in patterns else f"{what} {', '.join(patterns)}"
 
 
 EVERYTHING = Scope(verbs=VERBS)

@@ -16,7 +16,7 @@ class Burn:
     units a second. The paper averages parts of the quota *an aggregation* instead (`per_event`),
     so a node that is asked twice as often seems half as fast."""
 
-    __slots__ = ("_at", "_level", "alpha", "per_event", "quota", "rate", "sample_ns")
+    __slots__ = ("_at", "_is_guess", "_level", "alpha", "per_event", "quota", "rate", "sample_ns")
 
     def __init__(self, alpha: float, sample_ns: int, per_event: bool = False) -> None:
         self.alpha = alpha
@@ -26,6 +26,7 @@ class Burn:
         self.rate = 0.0
         self._at: int | None = None
         self._level = 0
+        self._is_guess = False
 
     def sample(self, now: int, used: int) -> float:
         """`used` counts every unit ever used here. Too soon after the last sample says nothing."""
@@ -34,9 +35,15 @@ class Burn:
         if self._at is None:
             self._at, self._level = now, used
         elapsed_ns = now - self._at
-        if elapsed_ns >= self.sample_ns or (self.rate == 0 and used > self._level and elapsed_ns > 0):
+        if elapsed_ns >= self.sample_ns:
+            if self._is_guess:
+                self.rate, self._is_guess = 0.0, False
             self._average(max(0, used - self._level) * SECOND_NS / elapsed_ns)
             self._at, self._level = now, used
+        elif self.rate == 0 and used > self._level and elapsed_ns > 0:
+            # A burst of a moment is no rate, but all there is until the first sample is whole.
+            self._average((used - self._level) * SECOND_NS / elapsed_ns)
+            self._is_guess = True
         return self.rate
 
     def count_event(self, used: int) -> None:

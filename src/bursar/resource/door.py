@@ -437,8 +437,8 @@ class Resource:
         """What else the kind does: top up a quota, submit a task."""
         found = self.verbs.get(name)
         if found is None:
-            known = ", ".join(self.verbs) or "nothing of the sort"
-            raise UsageError(f"{self.name} is of kind {self.kind}, which cannot {name!r}; it can: {known}")
+            known = ", ".join(self.verbs) or "no verbs"
+            raise UsageError(f"{self.name} is of kind {self.kind}, which has no {name!r}; it has {known}")
         return await found(**arguments)
 
     async def explain(self, tenant: str) -> Explanation:

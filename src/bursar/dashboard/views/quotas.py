@@ -59,7 +59,9 @@ class QuotaView:
 
     def refresh(self, sample: Sample, history: History) -> None:
         statistics = sample.reading.statistics[self._name]
-        whole: Mapping[str, Mapping[str, Any]] = dict(sorted(statistics["whole"].items()))
+        # Whom an account counts against comes before it, whatever window stands behind the name.
+        accounts = sorted(statistics["whole"].items(), key=lambda item: item[0].rpartition("@"))
+        whole: Mapping[str, Mapping[str, Any]] = dict(accounts)
         facts = {key: statistics[key] or "-" for key in ("window", "unit", "mode")}
         self._facts.show({**facts, "holds": statistics["holds"]})
         self._accounts.show(charts.draw_accounts(whole), "" if whole else "nobody used an account yet")

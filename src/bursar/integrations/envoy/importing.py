@@ -43,7 +43,9 @@ def import_file(file: Path, server: str = UNTOLD) -> str:
         raise UsageError("reading YAML needs the package pyyaml: pip install pyyaml") from error
     try:
         documents = [found for found in yaml.safe_load_all(file.read_text()) if found is not None]
-    except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
+    except OSError as error:
+        raise UsageError(f"{file} cannot be read: {error.strerror}") from error
+    except (UnicodeDecodeError, yaml.YAMLError) as error:
         raise UsageError(f"{file} cannot be read: {error}") from error
     rules = [rule for document in documents for rule in read_document(document, str(file))]
     if not rules:
