@@ -41,6 +41,8 @@ DO_NS = 15 * SECOND_NS
 REPEAT_NS = 20 * MILLISECOND_NS
 """A refusal is repeated here for so long at most, so that overload is not a round trip each."""
 
+SILENT = "bursar did not answer in time; what it grants after all is given back"
+
 PPM = 1_000_000
 
 
@@ -178,7 +180,8 @@ class FarDecider(Decider):
             self._line.give_back(asked.peer, asked.number, wire.UNDONE)
             self._give_up_elsewhere(ticket, asked)
             ticket.place = None
-            ticket.give(self._go_on(ticket, f"bursar cannot be reached: {error}"))
+            silent = isinstance(error, NoAnswerError)
+            ticket.give(self._go_on(ticket, SILENT if silent else f"bursar cannot be reached: {error}"))
             return
         except UsageError as error:
             self._line.let_go()
@@ -335,7 +338,7 @@ class FarDecider(Decider):
         self._line.give_back(asked.peer, asked.number, wire.UNDONE)
         if ticket.late is not None:
             return Unknown("the caller gave up")
-        answer = self._go_on(ticket, "bursar cannot be reached: no answer came in time")
+        answer = self._go_on(ticket, SILENT)
         if isinstance(answer, Granted):
             ticket.give(answer)
             return None
