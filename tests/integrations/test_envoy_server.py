@@ -13,6 +13,8 @@ from envoy.service.rate_limit_quota.v3 import rlqs_pb2, rlqs_pb2_grpc
 
 from bursar.errors import PolicyError
 from bursar.integrations.envoy.cells import ABANDON, ALLOW_ALL, FILL_S
+from bursar.integrations.envoy.node import Node
+from bursar.integrations.envoy.quotas import QuotaService
 from bursar.integrations.envoy.wire import write_orders
 from bursar.policy import Policy, parse
 from bursar.runtime.daemon import Daemon
@@ -217,3 +219,16 @@ async def test_what_is_not_charged_at_once_waits_its_turn_and_loses_no_pace(daem
 async def test_it_does_not_listen_beyond_loopback_without_tls(tmp_path: Path) -> None:
     with pytest.raises(PolicyError, match="beyond loopback"):
         make_policy(tmp_path, envoy="0.0.0.0:0")
+
+
+async def test_a_fleet_that_is_stopped_as_a_report_comes_stops(daemon: Daemon) -> None:
+    host = daemon.host
+    service = QuotaService(Node(host.resources, lambda: host.policy, host.world.clock.now))
+    fleet = service.find("api")
+    assert fleet is not None
+    stream = fleet.open(service._node.rights.identify(None))
+    assert stream is not None
+    await asyncio.sleep(0.05)  # it waits for reports
+    await fleet.take_in(stream, make_report("api", {"acme": (1, 1, 0)}))
+    async with asyncio.timeout(5):
+        await service.close()

@@ -170,7 +170,9 @@ class Fleet:
             wait_s = IDLE_S if next_at is None else max(0.001, (next_at - self._now()) / SECOND_NS)
             self._changed.clear()
             with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(self._changed.wait(), min(wait_s, IDLE_S))
+                # Not wait_for: before Python 3.12 it loses a cancellation that comes with the event.
+                async with asyncio.timeout(min(wait_s, IDLE_S)):
+                    await self._changed.wait()
             self._follow_policy()
             now = self._now()
             for account in self.charging.run(now):
@@ -264,7 +266,8 @@ class QuotaService:
 
     async def StreamRateLimitQuotas(self, requests: Any, context: Any) -> None:
         try:
-            first = await asyncio.wait_for(context.read(), FIRST_REPORT_TIMEOUT_S)
+            async with asyncio.timeout(FIRST_REPORT_TIMEOUT_S):
+                first = await context.read()
         except TimeoutError:
             await refuse(context, grpc.StatusCode.DEADLINE_EXCEEDED, "no report came")
         if first is grpc.aio.EOF:
@@ -299,7 +302,8 @@ class QuotaService:
                 await refuse(context, grpc.StatusCode.NOT_FOUND, "the resource was removed")
             await fleet.take_in(stream, message)
             try:
-                message = await asyncio.wait_for(context.read(), SILENCE_TIMEOUT_S)
+                async with asyncio.timeout(SILENCE_TIMEOUT_S):
+                    message = await context.read()
             except TimeoutError:
                 await refuse(context, grpc.StatusCode.DEADLINE_EXCEEDED, "no report came for a minute")
 
