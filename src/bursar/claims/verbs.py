@@ -22,8 +22,8 @@ values, so that they can be asked for over the wire:
 from __future__ import annotations
 
 import asyncio
-import inspect
 from collections.abc import Awaitable, Iterable, Mapping
+from functools import wraps
 from hashlib import blake2b
 from typing import Any
 
@@ -379,14 +379,8 @@ def offer(tasks: Tasks, world: World) -> Mapping[str, Verb]:
 
 
 def _make_plain(name: str, verb: Verb, world: World) -> Verb:
-    """Arguments come over the wire, so that wrong ones are the caller's mistake and not a fault here."""
-    signature = inspect.signature(verb)
-
+    @wraps(verb)
     async def act(**arguments: Any) -> Any:
-        try:
-            signature.bind(**arguments)
-        except TypeError as error:
-            raise UsageError(f"{name}{signature}: {error}") from error
         waits = arguments.get("timeout", arguments.get("wait", 0))
         limit_ns = ANSWER_NS + (int(waits * SECOND_NS) if isinstance(waits, int | float) else 0)
         try:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+import inspect
+from collections.abc import Callable, Collection, Mapping
+from typing import Any
 
 from bursar import units
 from bursar.errors import UsageError
@@ -54,6 +56,22 @@ def check_used(used: object) -> int:
     if not isinstance(used, int) or isinstance(used, bool) or not 0 <= used <= AMOUNT_MAX:
         raise UsageError(f"settle takes a whole number from 0 to 2^63 - 1, not {used!r}")
     return used
+
+
+def check_arguments(name: str, verb: Callable[..., Any], arguments: Mapping[str, Any]) -> None:
+    """Those of a verb come over the wire, so that wrong ones are the caller's mistake and not a fault here:
+    one that it does not take, or is missing; and no text, or no whole number, where it takes just that."""
+    signature = inspect.signature(verb)
+    try:
+        signature.bind(**arguments)
+    except TypeError as error:
+        raise UsageError(f"{name}{signature}: {error}") from error
+    for key, value in arguments.items():
+        taken = signature.parameters.get(key)
+        if taken is not None and taken.annotation == "str" and not isinstance(value, str):
+            raise UsageError(f"{key} must be a text, not {value!r}")
+        if taken is not None and taken.annotation == "int" and not isinstance(value, int):
+            raise UsageError(f"{key} must be a whole number, not {value!r}")
 
 
 def check_change(old: ResourcePolicy, new: ResourcePolicy, live: Collection[str]) -> None:

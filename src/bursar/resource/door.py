@@ -14,7 +14,7 @@ from bursar.errors import Refused, UsageError
 from bursar.policy.values import ANYONE, ResourcePolicy
 from bursar.resource.alerts import ALERTS_KEPT, Alert
 from bursar.resource.asking import Asking
-from bursar.resource.checks import check_amount, check_hold, check_name, check_wait
+from bursar.resource.checks import check_amount, check_arguments, check_hold, check_name, check_wait
 from bursar.resource.deadlines import Deadlines
 from bursar.resource.decider import Decider, Explanation, Verb
 from bursar.resource.excerpts import Wanted, excerpt
@@ -439,6 +439,7 @@ class Resource:
         if found is None:
             known = ", ".join(self.verbs) or "no verbs"
             raise UsageError(f"{self.name} is of kind {self.kind}, which has no {name!r}; it has {known}")
+        check_arguments(name, found, arguments)
         return await found(**arguments)
 
     async def explain(self, tenant: str) -> Explanation:
