@@ -15,11 +15,13 @@ import heapq
 import math
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
+from typing import Annotated
 
 import msgspec
 
 from bursar.claims.queue import Order, Queue
 from bursar.claims.requirements import Counts, Requirements
+from bursar.decoding import DECODE_ERRORS
 from bursar.world import SECOND_NS
 
 KINDS_MAX = 500
@@ -33,12 +35,16 @@ SPREAD_MIN, SPREAD_FIRST = 0.05, 0.5
 SHORTEST_S = 1e-4
 
 
+MEAN_MAX = 50.0
+"""What others say is beyond this is no logarithm of a time."""
+
+
 class Learned(msgspec.Struct, frozen=True, array_like=True):
     """Of one kind: how many were seen, the mean of the logarithm of their seconds, the mean distance."""
 
-    count: int
-    mean: float
-    spread: float
+    count: Annotated[int, msgspec.Meta(ge=1)]
+    mean: Annotated[float, msgspec.Meta(ge=-MEAN_MAX, le=MEAN_MAX)]
+    spread: Annotated[float, msgspec.Meta(ge=0, le=2 * MEAN_MAX)]
 
     def take(self, seconds: float) -> Learned:
         share = max(SHARE_MIN, 1 / (self.count + 1))
@@ -87,7 +93,7 @@ class Durations:
         order and a forecast."""
         try:
             found = _decode(data) if data else {}
-        except msgspec.MsgspecError:
+        except DECODE_ERRORS:
             return
         for key, learned in found.items():
             known = self._learned.get(key)

@@ -22,6 +22,7 @@ from typing import NamedTuple
 
 from bursar.claims.layout import Layout
 from bursar.claims.model import Task
+from bursar.decoding import is_number
 from bursar.errors import FormatError
 from bursar.world import Create, Delete, Operation, Set
 
@@ -84,14 +85,14 @@ def digest_owner(node: str) -> str:
 def read_lot(path: str, node: str) -> Lot:
     units, _, rest = node.partition("~")
     id, mark, owner = rest.partition("~")
-    if not mark or not units.isdigit():
+    if not mark or not is_number(units):
         raise FormatError(f"{path}/{node} is no lot that this version reads; another program's data?")
     return Lot(int(units), id, owner)
 
 
 def read_want(path: str, node: str) -> Want:
     parts = node.split("~")
-    if len(parts) != 4 or not (parts[0].isdigit() and parts[1].isdigit()):
+    if len(parts) != 4 or not all(map(is_number, parts[:2])):
         raise FormatError(f"{path}/{node} is nothing that this version reads; another program's data?")
     return Want(int(parts[0]), int(parts[1]), parts[2] == "1", parts[3])
 

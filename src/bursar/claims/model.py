@@ -29,6 +29,7 @@ from typing import Literal
 import msgspec
 
 from bursar.claims.requirements import Mode, Requirement, Requirements
+from bursar.decoding import DECODE_ERRORS
 from bursar.errors import FormatError, UsageError
 from bursar.world import SECOND_NS
 
@@ -269,7 +270,7 @@ def decode_task(path: str, data: bytes) -> Task:
         task = _decode_task(data)
         assert not task.phases or len(task.phases) == len(task.needs), "a phase for each name"
         _ = task.requirements
-    except (msgspec.MsgspecError, UnicodeDecodeError, AssertionError, ValueError) as error:
+    except (*DECODE_ERRORS, AssertionError) as error:
         raise FormatError(f"{path} holds no task that this version reads: {error}") from error
     return task
 
@@ -280,7 +281,7 @@ def decode_holding(path: str, data: bytes) -> Holding:
         return Holding()
     try:
         return _decode_holding(data)
-    except (msgspec.MsgspecError, UnicodeDecodeError) as error:
+    except DECODE_ERRORS as error:
         raise FormatError(f"{path} holds nothing that this version reads as a claim: {error}") from error
 
 
@@ -288,7 +289,7 @@ def decode_mark(path: str, data: bytes) -> Mark:
     """Raises FormatError that names the node."""
     try:
         return _decode_mark(data)
-    except (msgspec.MsgspecError, UnicodeDecodeError) as error:
+    except DECODE_ERRORS as error:
         raise FormatError(f"{path} holds no mark that this version reads: {error}") from error
 
 
@@ -296,5 +297,5 @@ def decode_era(path: str, data: bytes) -> Era:
     """Raises FormatError that names the node."""
     try:
         return _decode_era(data)
-    except (msgspec.MsgspecError, UnicodeDecodeError) as error:
+    except DECODE_ERRORS as error:
         raise FormatError(f"{path} holds no epoch: {data[:40]!r}; another program's data?") from error

@@ -24,7 +24,8 @@ from urllib.parse import quote, unquote
 
 import msgspec
 
-from bursar.errors import NodeMissingError
+from bursar.decoding import DECODE_ERRORS
+from bursar.errors import FormatError, NodeMissingError
 from bursar.world import Stat, Store
 
 ROOT = "/fleet"
@@ -149,7 +150,11 @@ def write(record: Any) -> bytes:
 
 
 def read(data: bytes, form: type[RecordT]) -> RecordT:
-    return msgspec.json.decode(data, type=form)
+    """Raises FormatError."""
+    try:
+        return msgspec.json.decode(data, type=form)
+    except DECODE_ERRORS as error:
+        raise FormatError(f"the store holds no {form.__name__} that this version reads: {error}") from error
 
 
 async def fetch(store: Store, path: str, form: type[RecordT]) -> tuple[RecordT, Stat] | None:

@@ -15,7 +15,8 @@ from typing import Any
 
 import msgspec
 
-from bursar.errors import NodeExistsError, NodeMissingError, UsageError, VersionError
+from bursar.decoding import make_reader
+from bursar.errors import FormatError, NodeExistsError, NodeMissingError, UsageError, VersionError
 from bursar.fleet import audit, layout
 from bursar.fleet.documents import Document, read_document, read_head
 from bursar.fleet.layout import HEAD, SHARDS, TENANTS, Head, Index
@@ -37,7 +38,7 @@ TRIES = 20
 NAMED_IN_AUDIT = 5
 
 _encode = msgspec.msgpack.Encoder().encode
-_decode = msgspec.msgpack.Decoder(dict[str, dict[str, Any]]).decode
+_decode = make_reader(dict[str, dict[str, Any]], "list of tenants")
 
 
 def shard_of(tenant: str) -> int:
@@ -56,8 +57,13 @@ NO_TENANTS = Index(changes=(0,) * SHARDS, sizes=(0,) * SHARDS)
 
 
 async def read_index(store: Store, resource: str) -> Index:
+    """Raises FormatError."""
     found = await layout.fetch(store, index_path(resource), Index)
-    return NO_TENANTS if found is None else found[0]
+    if found is None:
+        return NO_TENANTS
+    if not len(found[0].changes) == len(found[0].sizes) == SHARDS:
+        raise FormatError(f"the index of {resource}'s tenants in the store has not {SHARDS} shards")
+    return found[0]
 
 
 async def read_shard(store: Store, resource: str, shard: int) -> dict[str, dict[str, Any]]:
@@ -65,7 +71,8 @@ async def read_shard(store: Store, resource: str, shard: int) -> dict[str, dict[
         data, _ = await store.get(shard_path(resource, shard))
     except NodeMissingError:
         return {}
-    return _decode(data)
+    terms: dict[str, dict[str, Any]] = _decode(data)
+    return terms
 
 
 async def show_tenant(store: Store, resource: str, tenant: str) -> Terms | None:

@@ -16,9 +16,14 @@ import hmac
 import secrets
 from collections.abc import Iterable, Sequence
 
-import msgspec
-
-from bursar.errors import DeniedError, NodeExistsError, NodeMissingError, UsageError, VersionError
+from bursar.errors import (
+    DeniedError,
+    FormatError,
+    NodeExistsError,
+    NodeMissingError,
+    UsageError,
+    VersionError,
+)
 from bursar.fleet import audit, layout
 from bursar.fleet.layout import TOKENS, Record
 from bursar.fleet.rights import ALL, BELOW, EVERYTHING, NOBODY, Known, Scope
@@ -103,7 +108,7 @@ async def read_token(store: Store, name: str) -> Token | None:
         return None
     try:
         found = await layout.fetch(store, f"{TOKENS}/{name}", Token)
-    except msgspec.MsgspecError:
+    except FormatError:
         return None
     return None if found is None else found[0]
 

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from bursar.claims.fences import StaleFence, check_real
+from bursar.decoding import is_number
 from bursar.errors import FormatError, UsageError
 
 TABLE = "bursar_fences"
@@ -86,10 +87,10 @@ class FileGuard:
             replace_file(Path(target), data)
 
     def _read(self) -> int:
-        text = self._path.read_text().strip() if self._path.exists() else ""
-        if text and not text.isdecimal():
+        text = self._path.read_bytes().strip() if self._path.exists() else b""
+        if text and not is_number(text):
             raise FormatError(f"{self._path} holds no fence: {text[:40]!r}; is it another file?")
-        return int(text or "0")
+        return int(text or b"0")
 
 
 def replace_file(path: Path, data: bytes) -> None:

@@ -11,6 +11,7 @@ import asyncio
 from collections import deque
 from typing import Any
 
+from bursar.decoding import is_number
 from bursar.errors import FormatError, NetworkError, NoAnswerError, RemoteError, UnreachableError, UsageError
 
 KEY_MAX_BYTES = 250
@@ -229,6 +230,6 @@ def _check_key(key: str) -> bytes:
 def read_address(address: str) -> tuple[str, int]:
     """(host, port) of "host:port" or "memcached://host:port"."""
     host, _, port = address.removeprefix("memcached://").rpartition(":")
-    if not host or not port.isdigit() or not 0 < int(port) < 65536:
+    if not host or not is_number(port) or not 0 < int(port) < 65536:
         raise UsageError(f"{address!r} is not the address of a memcached; write memcached://host:port")
     return host.strip("[]"), int(port)

@@ -6,9 +6,12 @@ from the moment the line is durable: a crash in between leaves every unit where 
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 
 import msgspec
+
+from bursar.decoding import DECODE_ERRORS
+from bursar.errors import JournalError
 
 
 class Opened(msgspec.Struct, frozen=True, array_like=True, tag="o"):
@@ -147,12 +150,21 @@ OfAccount = Minted | Burned | Blocked | Sent | Received
 Entry = Opened | OfHold | OfAccount | Balance
 
 encode = msgspec.msgpack.Encoder().encode
-decode = msgspec.msgpack.Decoder(Entry).decode
+_decode = msgspec.msgpack.Decoder(Entry).decode
+
+
+def read(records: Iterable[bytes]) -> Iterator[Entry]:
+    """Raises JournalError that says which line cannot be read."""
+    for position, record in enumerate(records):
+        try:
+            yield _decode(record)
+        except DECODE_ERRORS as error:
+            raise JournalError(f"line {position} of the ledger cannot be read: {error}") from error
 
 
 def read_identity(records: Iterable[bytes]) -> str | None:
-    """The name of the ledger that these lines belong to; None if there are none."""
-    for entry in map(decode, records):
+    """The name of the ledger that these lines belong to; None if there are none. Raises JournalError."""
+    for entry in read(records):
         if isinstance(entry, Opened):
             return entry.identity
     return None

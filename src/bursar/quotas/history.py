@@ -18,6 +18,7 @@ from zlib import crc32
 
 import msgspec
 
+from bursar.decoding import make_reader
 from bursar.errors import NetworkError
 from bursar.quotas.courier import QuotaCourier
 from bursar.quotas.requests import node_of
@@ -66,7 +67,7 @@ class Adjusted(msgspec.Struct, frozen=True, array_like=True, tag="a"):
 Line = Used | Adjusted
 
 encode = msgspec.msgpack.Encoder().encode
-decode = msgspec.msgpack.Decoder(Line).decode
+read_line = make_reader(Line, "line of what was used")
 
 
 class Keep(Message, frozen=True):
@@ -109,7 +110,7 @@ class History:
 
     def open(self) -> None:
         for record in self._journal.replay():
-            self._take(decode(record))
+            self._take(read_line(record))
 
     def start(self) -> None:
         self._world.network.serve(self._topic, Keep | Compare, self._serve)
@@ -182,7 +183,7 @@ class History:
             lines = list(self._keys.values())
             found = lines[message.after : message.after + AT_ONCE]
             return Missed(tuple(map(encode, found)), len(lines) > message.after + AT_ONCE)
-        await self._keep(map(decode, message.lines))
+        await self._keep(map(read_line, message.lines))
         return Kept()
 
     # -- what was missed
@@ -205,7 +206,7 @@ class History:
                 )
             except NetworkError:
                 return  # it is asked again
-            await self._keep(map(decode, reply.lines))
+            await self._keep(map(read_line, reply.lines))
             after, more = after + len(reply.lines), reply.more
 
 

@@ -23,6 +23,7 @@ from urllib.parse import quote, unquote
 
 import msgspec
 
+from bursar.decoding import DECODE_ERRORS, is_number
 from bursar.errors import FormatError
 
 Mints = list[tuple[str, int]]
@@ -125,7 +126,7 @@ def digest(*parts: object) -> str:
 def read_home(data: bytes) -> HomeRecord:
     try:
         return msgspec.json.decode(data, type=HomeRecord)
-    except msgspec.DecodeError as error:
+    except DECODE_ERRORS as error:
         raise FormatError(f"a key in the store names no hold: {error}") from error
 
 
@@ -139,8 +140,11 @@ def read_name(node: str) -> str:
 
 
 def read_live(node: str) -> tuple[int, str]:
-    """(seniority, ledger) of a node under `live`."""
-    return int(node[-SENIORITY_DIGITS:]), unquote(node[: -SENIORITY_DIGITS - 1])
+    """(seniority, ledger) of a node under `live`. Raises FormatError."""
+    digits = node[-SENIORITY_DIGITS:]
+    if not is_number(digits):
+        raise FormatError(f"{node[:100]!r} in the store is no ledger that is up: another program's data?")
+    return int(digits), unquote(node[: -SENIORITY_DIGITS - 1])
 
 
 def write_live(layout: Layout, ledger: str) -> str:
@@ -156,7 +160,7 @@ def is_ledger(name: str) -> bool:
 def read_tenant(data: bytes) -> TenantRecord:
     try:
         return msgspec.json.decode(data, type=TenantRecord)
-    except msgspec.DecodeError as error:
+    except DECODE_ERRORS as error:
         raise FormatError(f"a tenant in the store has no accounts with lists of mints: {error}") from error
 
 

@@ -37,14 +37,14 @@ DURABLE = 0
 
 
 def replay(ledger: Ledger, records: Iterable[bytes]) -> None:
-    """Take in what earlier lives of this ledger wrote."""
-    for position, record in enumerate(records):
+    """Take in what earlier lives of this ledger wrote. Raises JournalError."""
+    for position, entry in enumerate(entries.read(records)):
         try:
-            entry = entries.decode(record)
-        except ValueError as error:
-            where = f"line {position} of the ledger {ledger.identity}"
-            raise JournalError(f"{where} cannot be read: {error}") from error
-        _apply(ledger, entry)
+            _apply(ledger, entry)
+        except KeyError as error:
+            raise JournalError(
+                f"line {position} of the ledger {ledger.identity} speaks of hold {error}, which is not open"
+            ) from error
 
 
 def _apply(ledger: Ledger, entry: Entry) -> None:

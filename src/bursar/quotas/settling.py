@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from typing import Any, NoReturn
 
+from bursar.decoding import is_number
 from bursar.errors import NetworkError, Refused, Unknown, UsageError
 from bursar.quotas.balances import Hold
 from bursar.quotas.courier import QuotaCourier
@@ -81,7 +82,7 @@ def make_id(ledger: str, number: int) -> str:
 
 def read_id(id: str) -> tuple[str, int]:
     ledger, _, number = id.rpartition("/")
-    if not ledger or not number.isascii() or not number.isdigit():
+    if not ledger or not is_number(number):
         raise UsageError(f"{id!r} is no id of a quota's grant: pass what grant.id said")
     return ledger, int(number)
 

@@ -244,7 +244,7 @@ class Tree:
             data, _ = await self._world.store.get(path)
         except NodeMissingError:
             return None
-        return data.decode()
+        return data.decode("utf-8", "replace")  # of another program's data: nobody's name
 
     async def _read_children(self, live: list[tuple[int, str]]) -> tuple[str, ...]:
         folder = self._layout.slots(self._ledger)

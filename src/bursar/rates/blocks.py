@@ -27,6 +27,8 @@ from collections.abc import Callable, Iterable, Sequence
 
 import msgspec
 
+from bursar.decoding import make_reader
+from bursar.errors import JournalError
 from bursar.rates.messages import UNBOUNDED
 from bursar.world import SECOND_NS
 
@@ -70,7 +72,7 @@ class Charged(msgspec.Struct, frozen=True, array_like=True, tag="c"):
 
 
 _encode = msgspec.msgpack.Encoder().encode
-_decode = msgspec.msgpack.Decoder(Began | Charged).decode
+_decode = make_reader(Began | Charged, "line of a server's journal", error=JournalError)
 
 
 class Past:

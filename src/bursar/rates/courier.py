@@ -9,6 +9,7 @@ import msgspec
 
 from bursar.book import Send
 from bursar.courier import Alarm
+from bursar.decoding import make_reader
 from bursar.errors import (
     NodeExistsError,
     NodeMissingError,
@@ -50,7 +51,7 @@ COMPACT_BYTES = 1024 * 1024
 NO_STATE = State(0, "", 0, ())
 
 _encode = msgspec.msgpack.Encoder().encode
-_decode = msgspec.msgpack.Decoder(State).decode
+read_state = make_reader(State, "state of a rate")
 
 
 def controller_topic(resource: str) -> str:
@@ -390,7 +391,7 @@ class ControllerCourier:
             except NodeExistsError:
                 self._world.trace("rate.state.made_by_another", resource=self._resource)
             data, stat = await store.get(path)
-        return _decode(data), stat.version
+        return read_state(data), stat.version
 
     async def _keep_leading(self) -> None:
         """Until the book was deposed or the leader node is no longer this session's."""

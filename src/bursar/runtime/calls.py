@@ -8,6 +8,7 @@ from typing import Any
 
 import msgspec
 
+from bursar.decoding import DECODE_ERRORS
 from bursar.errors import NetworkError, NoAnswerError, RemoteError
 from bursar.runtime import frames
 from bursar.world import SECOND_NS
@@ -53,7 +54,7 @@ class Calls:
         future, decoder, _ = waiting
         try:
             future.set_result(decoder.decode(body))
-        except frames.DECODE_ERRORS as error:
+        except DECODE_ERRORS as error:
             future.set_exception(RemoteError(f"{peer} answered with something else: {error}"))
 
     def fail(self, number: int, error: NetworkError) -> None:

@@ -17,6 +17,7 @@ from typing import Literal
 import msgspec
 
 from bursar.claims.tracker import Dispatch
+from bursar.decoding import DECODE_ERRORS
 from bursar.errors import FormatError
 from bursar.runtime.current import CurrentTask
 
@@ -106,7 +107,7 @@ class Child:
                 yield msgspec.msgpack.decode(await self._reader.readexactly(size), type=Said)
             except (asyncio.IncompleteReadError, ConnectionError):
                 return
-            except msgspec.MsgspecError as error:
+            except DECODE_ERRORS as error:
                 raise FormatError(f"a child of this worker said something else: {error}") from error
 
     def kill(self) -> None:

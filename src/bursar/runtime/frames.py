@@ -34,9 +34,6 @@ HELLO, CALL, SEND, REPLY, FAILURE, GOODBYE, PROOF = range(7)
 
 Envelope = tuple[int, int, bytes, bytes]
 """Kind, number, topic, body."""
-DECODE_ERRORS = (msgspec.DecodeError, RecursionError, ValueError)
-"""What msgspec raises for bytes that are not what they should be: malformed, nested too deep, or
-text that is not UTF-8."""
 
 
 class Hello(msgspec.Struct, frozen=True, array_like=True):

@@ -26,6 +26,7 @@ import msgspec
 from bursar.claims.model import FUNCTION_MAX, RETRIES_MAX, cut
 from bursar.claims.requirements import Lookup, Template
 from bursar.claims.tracker import Dispatch
+from bursar.decoding import DECODE_ERRORS
 from bursar.errors import FormatError, UsageError
 from bursar.resource.decider import Verb
 from bursar.runtime.current import CurrentTask
@@ -151,7 +152,7 @@ class Functions:
         """What is to be called, with which arguments. Raises FormatError, UsageError."""
         try:
             call = _decode(dispatch.payload)
-        except msgspec.MsgspecError as error:
+        except DECODE_ERRORS as error:
             raise FormatError(f"{dispatch.id} is no call of a function: {error}") from error
         if call.function not in self._functions:
             raise UsageError(f"there is no task {call.function!r} here: there are {', '.join(self.names)}")

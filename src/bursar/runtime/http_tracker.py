@@ -30,6 +30,7 @@ import msgspec
 
 from bursar.claims.model import RESULT_MAX_BYTES
 from bursar.claims.tracker import NOTE_MAX, Dispatch, Progress, Report
+from bursar.decoding import DECODE_ERRORS, is_number
 from bursar.errors import FormatError
 from bursar.policy.values import Tracker
 from bursar.runtime.functions import Call
@@ -193,7 +194,7 @@ class HttpTracker:
         try:
             writer.write(request)
             await writer.drain()
-            return await _read_reply(reader)
+            return await read_reply(reader)
         finally:
             writer.transport.abort()
 
@@ -212,17 +213,17 @@ class HttpTracker:
         return "\r\n".join([*lines, "", ""]).encode()
 
 
-async def _read_reply(reader: asyncio.StreamReader) -> Reply:
+async def read_reply(reader: asyncio.StreamReader) -> Reply:
     """Asked in HTTP/1.0, so that nothing comes in pieces. Raises FormatError, EOFError."""
     head = (await reader.readuntil(b"\r\n\r\n")).decode("latin-1").split("\r\n")
     version, _, rest = head[0].partition(" ")
-    if not version.startswith("HTTP/") or not rest[:3].isdigit():
+    if not version.startswith("HTTP/") or not is_number(rest[:3]):
         raise FormatError(f"that is no HTTP: {head[0][:80]!r}")
     headers = {name.strip().lower(): value.strip() for name, _, value in (x.partition(":") for x in head[1:])}
     if "chunked" in headers.get("transfer-encoding", "").lower():
         raise FormatError("it answered in pieces (chunked), which it was not asked for")
     size = headers.get("content-length", "")
-    if size and not size.isdecimal():
+    if size and not is_number(size):
         raise FormatError(f"its Content-Length is {size[:40]!r}")
     most = RESULT_MAX_BYTES + 1
     body = b""
@@ -233,7 +234,7 @@ async def _read_reply(reader: asyncio.StreamReader) -> Reply:
     if size and len(body) < min(int(size), most):
         raise FormatError(f"it ended after {len(body)} of {int(size)} bytes")
     after = headers.get("retry-after", "")
-    return Reply(int(rest[:3]), body, min(float(after), PAUSE_MAX_S) if after.isdecimal() else None)
+    return Reply(int(rest[:3]), body, min(float(after), PAUSE_MAX_S) if is_number(after) else None)
 
 
 def _write(dispatch: Dispatch) -> bytes:
@@ -248,7 +249,7 @@ def _write(dispatch: Dispatch) -> bytes:
     try:
         call = msgspec.msgpack.decode(dispatch.payload, type=Call)
         return msgspec.json.encode({**told, "function": call.function, "arguments": call.arguments})
-    except (msgspec.MsgspecError, TypeError, ValueError):
+    except (*DECODE_ERRORS, TypeError):
         pass  # it was submitted with a payload of its own
     try:
         return msgspec.json.encode({**told, "payload": dispatch.payload.decode()})

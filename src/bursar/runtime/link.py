@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 import msgspec
 
+from bursar.decoding import DECODE_ERRORS
 from bursar.errors import (
     BursarError,
     FormatError,
@@ -176,7 +177,7 @@ class Link(asyncio.Protocol):
     def _text(self, body: bytes) -> str:
         try:
             return str(frames.decoder_of(str).decode(body))[:TEXT_MAX]
-        except frames.DECODE_ERRORS as error:
+        except DECODE_ERRORS as error:
             raise FormatError(f"not a text: {error}") from error
 
     def _greet(self, kind: int, body: bytes) -> None:
@@ -185,7 +186,7 @@ class Link(asyncio.Protocol):
         try:
             hello = frames.decoder_of(Hello).decode(body)
             check_name("the peer's name", hello.name)
-        except (*frames.DECODE_ERRORS, UsageError) as error:
+        except (*DECODE_ERRORS, UsageError) as error:
             raise FormatError(f"not a hello: {error}") from error
         problem = self._find_fault(hello)
         if problem is not None:
@@ -224,7 +225,7 @@ class Link(asyncio.Protocol):
             raise FormatError("a frame before the proof")
         try:
             proof = frames.decoder_of(bytes).decode(body)
-        except frames.DECODE_ERRORS as error:
+        except DECODE_ERRORS as error:
             raise FormatError(f"not a proof: {error}") from error
         if identity.is_proved(self._network.secret, identity.DIALLER, hello, self._hello, proof):
             self._open_for(hello, proved=True)

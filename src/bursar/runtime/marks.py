@@ -16,6 +16,7 @@ from datetime import UTC, datetime
 
 import msgspec
 
+from bursar.decoding import make_reader
 from bursar.errors import JournalError, NodeExistsError, StoreUnknownError, UsageError, VersionError
 from bursar.fleet import layout
 from bursar.fleet.retries import persist
@@ -26,6 +27,8 @@ from bursar.world import SECOND_NS
 MARK_FILE = "mark"
 RENEW_NS = 10 * SECOND_NS
 
+_read = make_reader(tuple[int, ...], "mark of a store", json=True)
+
 
 class Mark:
     """Of one node that has a state directory; of one that has none there is none."""
@@ -35,7 +38,7 @@ class Mark:
         self._url = url
         self._path = layout.mark_path(world.name)
         data = world.node.recall(MARK_FILE)
-        self._known: tuple[int, ...] = () if data is None else msgspec.json.decode(data, type=tuple[int, ...])
+        self._known: tuple[int, ...] = () if data is None else _read(data)
 
     async def check(self) -> None:
         """Raises UsageError: the store, or the state directory, is an older copy."""

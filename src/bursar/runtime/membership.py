@@ -21,7 +21,7 @@ from bursar.fleet import changes
 from bursar.fleet.documents import SCHEMA, ConflictError, read_document, write_document
 from bursar.fleet.following import FleetView, Follower
 from bursar.fleet.identity import check_form, check_identity, identify
-from bursar.fleet.layout import Identity, NodeRecord, Version, list_nodes
+from bursar.fleet.layout import Identity, NodeRecord, Version, list_nodes, read
 from bursar.fleet.tokens import check_join
 from bursar.policy import Policy
 from bursar.runtime import logs
@@ -198,4 +198,4 @@ def find_address(listening: Address | None) -> str:
 
 def read_known(data: bytes) -> Identity:
     """Which store a state directory belongs to."""
-    return msgspec.json.decode(data, type=Identity)
+    return read(data, Identity)

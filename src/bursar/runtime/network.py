@@ -14,6 +14,7 @@ from typing import Any
 
 import msgspec
 
+from bursar.decoding import DECODE_ERRORS
 from bursar.errors import BursarError, CrashedError, UnreachableError, UsageError
 from bursar.policy.names import is_loopback
 from bursar.policy.values import Tls
@@ -239,7 +240,7 @@ class SocketNetwork:
             return
         try:
             message = served.requests.decode(body)
-        except frames.DECODE_ERRORS as error:
+        except DECODE_ERRORS as error:
             self._refuse(link, number, f"not a message of topic {served.topic!r}: {error}")
             return
         if not link.begin_request():

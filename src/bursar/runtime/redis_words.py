@@ -133,7 +133,7 @@ def _encode(operation: WordOperation) -> tuple[str, str, str]:
 def _decode(group: Sequence[WordOperation], answers: Sequence[str]) -> list[int]:
     """What came back of those operations of a group that were done."""
     return [
-        0 if isinstance(operation, Write) else _parse(answer, operation.word)
+        0 if isinstance(operation, Write) else read_word(answer, operation.word)
         for operation, answer in zip(group, answers, strict=True)
         if answer
     ]
@@ -145,7 +145,7 @@ def _write(value: int) -> str:
     return f"{value:016x}"
 
 
-def _parse(text: str, name: str) -> int:
+def read_word(text: str, name: str) -> int:
     try:
         return int(text, 16)
     except ValueError as error:

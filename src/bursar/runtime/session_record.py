@@ -14,6 +14,7 @@ from urllib.parse import urlsplit
 
 import msgspec
 
+from bursar.decoding import DECODE_ERRORS
 from bursar.runtime.clock import read_boot_id
 from bursar.runtime.state import StateDirectory
 from bursar.stores.credentials import Credentials
@@ -57,7 +58,7 @@ class FileSessionRecord:
         """What an earlier life kept of this store."""
         try:
             kept = _decoder.decode((self._state.path / FILE).read_bytes())
-        except (FileNotFoundError, msgspec.DecodeError):
+        except (FileNotFoundError, *DECODE_ERRORS):
             return None  # none was kept, or not by this version: its session ends by its timeout
         return kept if kept.store == self._store else None
 

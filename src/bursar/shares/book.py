@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Annotated, Any
 
 import msgspec
 import numpy as np
 import numpy.typing as npt
 
+from bursar.decoding import DECODE_ERRORS
 from bursar.errors import FormatError, UsageError
 from bursar.policy.values import ANYONE, find_template, is_template
 from bursar.shares.borrowing import (
@@ -42,6 +43,11 @@ _LEAVERS_MAX = 5_000
 """Of those at once: many must not hold up an interval."""
 
 _COLUMNS = ("_weight", "_borrow", "_lend", "_record", "_previous", "_remainder", "_asked_at")
+
+
+Records = dict[str, Annotated[int, msgspec.Meta(ge=-(2**62), le=2**62)]]
+Kept = Records | tuple[Records, dict[str, Burst]]
+"""A line of the journal: the records, and the bursts where any were announced."""
 
 
 class TargetBook:
@@ -454,10 +460,8 @@ class TargetBook:
         if not kept:
             return
         try:
-            found = msgspec.msgpack.decode(
-                kept[0], type=dict[str, int] | tuple[dict[str, int], dict[str, Burst]]
-            )
-        except msgspec.DecodeError as error:
+            found = msgspec.msgpack.decode(kept[0], type=Kept)
+        except DECODE_ERRORS as error:
             raise FormatError(f"the journal of this target holds no records: {error}") from error
         remembered, bursts = found if isinstance(found, tuple) else (found, {})
         if sum(remembered.values()) != 0:

@@ -31,6 +31,8 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
+from bursar.decoding import is_number
+from bursar.errors import FormatError
 from bursar.stores import etcd_wire as wire
 from bursar.stores.bounds import name_of, parent_of
 from bursar.stores.draft import Draft, Node, Result
@@ -81,8 +83,11 @@ class Keys:
         return below + b"\x00", below + b"\x01"
 
     def name(self, key: bytes) -> str:
-        """Of a child, from its key."""
-        return key[key.index(b"\x00", len(self._nodes)) + 1 : -1].decode()
+        """Of a child, from its key. Raises FormatError."""
+        try:
+            return key[key.index(b"\x00", len(self._nodes)) + 1 : -1].decode()
+        except ValueError as error:
+            raise FormatError(f"the key {key[:100]!r} in etcd is no node of bursar's: {error}") from error
 
     def counter(self, path: str) -> bytes:
         return self._counters + path.encode()
@@ -119,6 +124,9 @@ ABSENT = None
 
 
 def read_node(kv: Any, children: int = 0) -> tuple[Known, bytes]:
+    """Raises FormatError."""
+    if len(kv.value) < _header.size:
+        raise FormatError(f"the key {kv.key[:100]!r} in etcd holds no node of bursar's: another program's?")
     more, created, _ = _header.unpack_from(kv.value)
     created = kv.mod_revision if created == THIS else created or kv.create_revision
     stat = Stat(kv.version - 1 + more, created, kv.mod_revision, kv.lease, children)
@@ -126,7 +134,15 @@ def read_node(kv: Any, children: int = 0) -> tuple[Known, bytes]:
 
 
 def read_counter(kvs: Sequence[Any]) -> Counter:
-    return Counter(int(kvs[0].value), kvs[0].mod_revision) if kvs else Counter(0, 0)
+    """Raises FormatError."""
+    if not kvs:
+        return Counter(0, 0)
+    value = kvs[0].value
+    if not is_number(value):
+        raise FormatError(
+            f"the key {kvs[0].key[:100]!r} in etcd holds no counter of bursar's: {value[:40]!r}"
+        )
+    return Counter(int(value), kvs[0].mod_revision)
 
 
 class Unread(LookupError):

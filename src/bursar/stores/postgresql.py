@@ -277,12 +277,13 @@ class PostgresqlStore(Shorthand):
         try:
             applying = connection.raw.fetch(self._sql.apply, group[0].session, *pack(group))
             rows = await connection.within(self._limit_ns, applying)
+            alive = settle(group, rows)
         except StoreError as error:
             _fail(group, error)
         except asyncpg.PostgresError as error:
             _fail(group, _explain(error, connection))
         else:
-            if not settle(group, rows):
+            if not alive:
                 _fail(group, _over(group[0].session))
                 self._expire(group[0].session)
 

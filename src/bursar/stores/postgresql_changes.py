@@ -12,6 +12,7 @@ from bursar.errors import (
     NodeMissingError,
     NotEmptyError,
     StoreError,
+    StoreUnknownError,
     VersionError,
 )
 from bursar.stores.bounds import parent_of
@@ -52,21 +53,17 @@ def pack(group: Sequence[Change]) -> tuple[list[Any], ...]:
 
 
 def settle(group: Sequence[Change], rows: Sequence[Any]) -> bool:
-    """Answer each change; False if the session is over."""
-    results: list[list[Result]] = [
-        [op.path if isinstance(op, Create) else None for op in change.operations] for change in group
-    ]
-    failed: dict[int, StoreError] = {}
-    for change, at, what, version, created, modified, owner, children in rows:
-        if change < 0:
-            return False
-        if what is None:
-            results[change][at] = Stat(version, created, modified, owner, children)
-        elif what.startswith("/"):
-            results[change][at] = what
-        else:
-            failed[change] = _make_error(what[1:], group[change].operations[at], version)
-            failed[change].position = at
+    """Answer each change; False if the session is over. Raises StoreUnknownError for rows that are no answer,
+    before anybody is answered."""
+    try:
+        found = _read_rows(group, rows)
+    except (LookupError, TypeError, ValueError, AttributeError) as error:
+        raise StoreUnknownError(
+            f"PostgreSQL's answer makes no sense ({error!r}): are its functions of this version? Read back"
+        ) from error
+    if found is None:
+        return False
+    results, failed = found
     for number, each in enumerate(group):
         if each.reply.done():
             continue  # the caller was cancelled: the change stands
@@ -75,6 +72,27 @@ def settle(group: Sequence[Change], rows: Sequence[Any]) -> bool:
         else:
             each.reply.set_result(results[number])
     return True
+
+
+def _read_rows(
+    group: Sequence[Change], rows: Sequence[Any]
+) -> tuple[list[list[Result]], dict[int, StoreError]] | None:
+    """What each change brought, and which failed; None if the session is over."""
+    results: list[list[Result]] = [
+        [op.path if isinstance(op, Create) else None for op in change.operations] for change in group
+    ]
+    failed: dict[int, StoreError] = {}
+    for change, at, what, version, created, modified, owner, children in rows:
+        if change < 0:
+            return None
+        if what is None:
+            results[change][at] = Stat(version, created, modified, owner, children)
+        elif what.startswith("/"):
+            results[change][at] = what
+        else:
+            failed[change] = _make_error(what[1:], group[change].operations[at], version)
+            failed[change].position = at
+    return results, failed
 
 
 def _make_error(what: str, operation: Operation, number: int | None) -> StoreError:

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import msgspec
 
+from bursar.decoding import DECODE_ERRORS
 from bursar.errors import BursarError, UsageError
 from bursar.integrations.blkio.groups import Controller, Limits
 
@@ -81,5 +82,5 @@ def read_found(path: Path) -> Found | None:
         return msgspec.json.decode(path.read_bytes(), type=Found)
     except FileNotFoundError:
         return None
-    except msgspec.MsgspecError as error:
+    except DECODE_ERRORS as error:
         raise UsageError(f"{path} holds no limits: {error}; delete it") from error

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from bursar.decoding import DECODE_ERRORS
 from bursar.errors import UsageError
 
 ANY = "*"
@@ -45,7 +46,7 @@ def import_file(file: Path, server: str = UNTOLD) -> str:
         documents = [found for found in yaml.safe_load_all(file.read_text()) if found is not None]
     except OSError as error:
         raise UsageError(f"{file} cannot be read: {error.strerror}") from error
-    except (UnicodeDecodeError, yaml.YAMLError) as error:
+    except (*DECODE_ERRORS, yaml.YAMLError) as error:  # also for a date that there is not
         raise UsageError(f"{file} cannot be read: {error}") from error
     rules = [rule for document in documents for rule in read_document(document, str(file))]
     if not rules:
@@ -60,8 +61,10 @@ def read_document(document: Any, source: str) -> Iterator[Imported]:
 
 
 def _read_rules(rules: Any, domain: str, above: tuple[str, ...], source: str) -> Iterator[Imported]:
+    where = f"{source}, {domain}: {', '.join(above) or 'a descriptor'}"
+    if rules is not None and not isinstance(rules, list):
+        raise UsageError(f"{where}: descriptors are a list, not {rules!r:.40}")
     for rule in rules or ():
-        where = f"{source}, {domain}: {', '.join(above) or 'a descriptor'}"
         if not isinstance(rule, dict) or not isinstance(rule.get("key"), str):
             raise UsageError(f'{where}: a descriptor without a "key"')
         unknown = next((part for part in rule if part not in PARTS), None)
@@ -76,6 +79,10 @@ def _read_rules(rules: Any, domain: str, above: tuple[str, ...], source: str) ->
 
 def _read_limit(rule: Any, domain: str, match: tuple[str, ...], source: str) -> Imported:
     where, limit = f"{source}, {domain}: {', '.join(match)}", rule["rate_limit"]
+    if not isinstance(limit, dict):
+        raise UsageError(
+            f"{where}: a rate_limit is a table with unit and requests_per_unit, not {limit!r:.40}"
+        )
     unknown = next((part for part in limit if part not in LIMIT_PARTS), None)
     if unknown is not None:
         raise UsageError(f'{where}: bursar does not know "{unknown}" of a rate_limit; remove it')

@@ -18,7 +18,7 @@ PREFIX = "bu_"
 
 _JOB = re.compile(r"^- job_id:\s*(.*?)\s*$")
 _FIELD = re.compile(r"^\s+(\w+):\s*\{(.*)\}\s*$")
-_RULE = re.compile(r"^(\S+) (.*) (\d+), ref (\d+)")
+_RULE = re.compile(r"^(\S+) (.*) (\d{1,20}), ref \d+")
 _ESCAPE = re.compile(r"\\x([0-9A-Fa-f]{2})")
 _JOB_ID_MAX = 255
 
@@ -139,7 +139,7 @@ def find_running(text: str) -> str:
 
 def find_rate_max(text: str) -> int:
     """By the release: `lustre: 2.15.3`, or the number alone."""
-    found = re.search(r"(\d+)\.(\d+)", text)
+    found = re.search(r"(\d{1,4})\.(\d{1,4})", text)
     if found is None:
         raise FormatError(f"the version of Lustre is {text.strip()[:80]!r}, which is none")
     return OLD_RATE_MAX if (int(found[1]), int(found[2])) < (2, 15) else RATE_MAX

@@ -11,6 +11,7 @@ import shlex
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
+from bursar.decoding import DECODE_ERRORS, is_number
 from bursar.errors import BursarError, FormatError
 
 SQUEUE = ("squeue", "--noheader", "--states=RUNNING", "--format=%A %D")
@@ -64,14 +65,18 @@ def read_lines(text: str) -> dict[str, int]:
 def read_qstat(text: str) -> dict[str, int]:
     """PBS's JSON: the running ones, by the number of their id."""
     try:
-        jobs = json.loads(text).get("Jobs", {})
+        table = json.loads(text)
+    except DECODE_ERRORS as error:
+        raise FormatError(f"qstat did not print JSON ({error}); is this PBS 19 or later?") from error
+    try:
+        jobs = table.get("Jobs", {})
         running = {id: job for id, job in jobs.items() if job.get("job_state") == "R"}
         return {
             id.partition(".")[0]: _count(str(job["Resource_List"]["nodect"]), id)
             for id, job in running.items()
         }
-    except (json.JSONDecodeError, AttributeError, KeyError, TypeError) as error:
-        raise FormatError(f"qstat did not print jobs as JSON ({error}); is this PBS 19 or later?") from error
+    except (AttributeError, KeyError, TypeError) as error:
+        raise FormatError(f"qstat printed other JSON than of jobs: {error!r}") from error
 
 
 _COMMANDS: Mapping[str, tuple[Sequence[str], Callable[[str], dict[str, int]]]] = {
@@ -81,7 +86,7 @@ _COMMANDS: Mapping[str, tuple[Sequence[str], Callable[[str], dict[str, int]]]] =
 
 
 def _count(text: str, where: str) -> int:
-    if not text.isascii() or not text.isdecimal() or not 1 <= int(text) <= NODES_MAX:
+    if not is_number(text) or not 1 <= int(text) <= NODES_MAX:
         raise FormatError(f"{where}: {text[:40]!r} is no number of nodes: write 500 16")
     return int(text)
 
