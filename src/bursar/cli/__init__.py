@@ -51,7 +51,7 @@ COMMANDS = (
 )
 """The order in which `bursar --help` lists them."""
 
-LAB_COMMANDS = ("experiment", "bench", "storm", "mutate")
+LAB_COMMANDS = ("experiment", "bench", "storm", "mutate", "fuzz")
 """They follow where the lab is installed: it comes with the source, not with the wheel."""
 
 

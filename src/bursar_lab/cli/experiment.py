@@ -26,8 +26,6 @@ EXPERIMENTS = {
     "envoy-fleet": "bursar_lab.experiments.envoy:fleet",
     "envoy-moving": "bursar_lab.experiments.envoy:moving",
     "store-histories": "bursar_lab.experiments.histories:run",
-    "fuzz-envoy": "bursar_lab.experiments.fuzzing:envoy",
-    "fuzz-memcached": "bursar_lab.experiments.fuzzing:memcached",
     "mixed-versions": "bursar_lab.experiments.versions:mixed",
     "memcached-clients": "bursar_lab.experiments.memcached:clients",
     "memcached-conformance": "bursar_lab.experiments.memcached:conformance",

@@ -123,7 +123,7 @@ _DECODER = msgspec.json.Decoder(Line)
 
 
 def read_line(raw: bytes) -> Line:
-    """Raises msgspec.MsgspecError, which says what is wrong with it."""
+    """Raises ValueError or RecursionError, which says what is wrong with it."""
     return _DECODER.decode(raw)
 
 

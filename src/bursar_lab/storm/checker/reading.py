@@ -7,8 +7,6 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import msgspec
-
 from bursar_lab.storm.checker.history import History
 from bursar_lab.storm.checker.lines import HistoryError, Line, read_line, share_texts
 from bursar_lab.storm.checker.policies import Policy, read_policy
@@ -30,7 +28,7 @@ def read_file(file: Path) -> Iterator[Line]:
         for number, raw in enumerate(raw_lines, start=1):
             try:
                 line = read_line(raw)
-            except msgspec.MsgspecError as error:
+            except (ValueError, RecursionError) as error:  # what msgspec raises
                 if not raw.endswith(b"\n"):
                     return
                 raise HistoryError(f"{file.name}:{number}: {error}") from error

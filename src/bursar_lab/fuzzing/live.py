@@ -1,8 +1,7 @@
 """Hostile input for what listens: the quota service and the memcached proxy, as real processes.
 
-`bursar experiment fuzz-envoy` and `fuzz-memcached` send ten minutes of it (`--quick`: ten
-seconds). The process must live, answer a decent peer all the while, and keep neither memory nor
-files. The seed is printed; inputs follow from it alone.
+The process must live, answer a decent peer all the while, and keep neither memory nor files. Inputs follow
+from the seed alone.
 """
 
 from __future__ import annotations
@@ -15,17 +14,16 @@ import tempfile
 import time
 from collections import Counter
 from collections.abc import Awaitable, Callable, Coroutine, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from bursar.demo.ports import find_free_port
 from bursar.errors import BursarError
 from bursar_lab.experiments.envoy.processes import Bursar, find_ports
+from bursar_lab.fuzzing.campaign import Found
 from bursar_lab.processes import Process, start_memcached
 
-SEED = 20_261
-FULL_S = 600.0
-QUICK_S = 10.0
 WARM_UP_PART = 0.3
 """Memory is compared from here on: a process that has just begun fills its caches."""
 
@@ -51,11 +49,22 @@ state = "{state}"
 Attack = Callable[[random.Random], Coroutine[Any, Any, None]]
 
 
+@dataclass(frozen=True)
+class Course:
+    """One process, for so long. `tell` is told how far it is."""
+
+    name: str
+    seconds: float
+    seed: int
+    tell: Callable[[str], None]
+
+
 async def bombard(
-    process: Process, attacks: Mapping[str, Attack], check: Callable[[], Awaitable[None]], seconds: float
-) -> dict[str, Any]:
-    """Attack until the time is over; every second a decent peer asks and must be answered."""
-    rng = random.Random(SEED)
+    process: Process, attacks: Mapping[str, Attack], check: Callable[[], Awaitable[None]], course: Course
+) -> int:
+    """Attack until the time is over; every second a decent peer asks and must be answered. How many inputs
+    it was given."""
+    rng, seconds = random.Random(course.seed), course.seconds
     counts: Counter[str] = Counter()
     began = checked_at = time.monotonic()
     memory_bytes = files = 0
@@ -67,29 +76,24 @@ async def bombard(
         except (ConnectionError, asyncio.IncompleteReadError):
             counts["ended by the other side"] += 1
         except TimeoutError as error:
-            raise process.fail(f"{name} was neither answered nor ended (seed {SEED})") from error
+            raise process.fail(f"{name} was neither answered nor ended (seed {course.seed})") from error
         counts[name] += 1
         if not process.running:
-            raise process.fail(f"it died of {name}, input {sum(counts.values())} of seed {SEED}")
+            raise process.fail(f"it died of {name}, input {sum(counts.values())} of seed {course.seed}")
         if now - checked_at >= EVERY_S:
             checked_at = now
             await check()
-            counts["decent requests answered"] += 1
+            course.tell(
+                f"{course.name}: {sum(counts.values()):,} inputs, {seconds - (now - began):.0f} s left"
+            )
         if not memory_bytes and now - began > seconds * WARM_UP_PART:
             memory_bytes, files = process.memory_bytes(), count_files(process)
     await check()
     await asyncio.sleep(1.0)  # connections that were left are closed
     grown, more = process.memory_bytes() - memory_bytes, count_files(process) - files
-    return {
-        "ok": grown <= GROWTH_MAX_BYTES and more <= FILES_MAX,
-        "seed": SEED,
-        "seconds": round(seconds, 1),
-        "inputs": sum(counts.values()),
-        "memory MiB": round(process.memory_bytes() / 2**20, 1),
-        "memory grown MiB": round(grown / 2**20, 1),
-        "open files grown": more,
-        **dict(sorted(counts.items())),
-    }
+    if grown > GROWTH_MAX_BYTES or more > FILES_MAX:
+        raise process.fail(f"it keeps {grown / 2**20:.1f} MiB and {more} files (seed {course.seed})")
+    return sum(counts.values())
 
 
 def count_files(process: Process) -> int:
@@ -149,7 +153,7 @@ def make_reports(rng: random.Random) -> bytes:
     return bytes(report.SerializeToString())
 
 
-async def bombard_envoy(process: Bursar, seconds: float) -> dict[str, Any]:
+async def bombard_envoy(process: Bursar, course: Course) -> int:
     import grpc
     from envoy.service.rate_limit_quota.v3 import rlqs_pb2
 
@@ -192,17 +196,17 @@ async def bombard_envoy(process: Bursar, seconds: float) -> dict[str, Any]:
         await send_raw(process.port, preface + rng.randbytes(rng.randint(0, 300)), stay=True)
 
     attacks = {"senseless reports": senseless, "mutated": mutated, "noise": noise, "not gRPC": not_grpc}
-    return await bombard(process, attacks, check, seconds)
+    return await bombard(process, attacks, check, course)
 
 
-def envoy(out: Path, quick: bool) -> dict[str, Any]:
+def fuzz_envoy(log: Path, course: Course) -> int:
     with tempfile.TemporaryDirectory() as folder:
         policy = Path(folder) / "policy.toml"
         policy.write_text(POLICY.format(state=Path(folder) / "state"))
-        process = Bursar(policy, find_ports(), out / "fuzz-envoy.log", ("--level", "error"))
+        process = Bursar(policy, find_ports(), log, ("--level", "error"))
         try:
             process.wait_until_ready()
-            return asyncio.run(bombard_envoy(process, QUICK_S if quick else FULL_S))
+            return asyncio.run(bombard_envoy(process, course))
         finally:
             process.stop()
 
@@ -234,7 +238,7 @@ class ProxyProcess(Process):
         super().__init__([*command, *options, "--level", "error", "--wait", "2"], log)
 
 
-async def bombard_memcached(process: ProxyProcess, seconds: float) -> dict[str, Any]:
+async def bombard_memcached(process: ProxyProcess, course: Course) -> int:
     async def check() -> None:
         until = time.monotonic() + CHECK_TIMEOUT_S
         while time.monotonic() < until:
@@ -266,17 +270,17 @@ async def bombard_memcached(process: ProxyProcess, seconds: float) -> dict[str, 
 
     await check()
     attacks = {"words": words, "mutated": mutated, "noise": noise, "large": large, "leaving": leaving}
-    return await bombard(process, attacks, check, seconds)
+    return await bombard(process, attacks, check, course)
 
 
-def memcached(out: Path, quick: bool) -> dict[str, Any]:
+def fuzz_memcached(log: Path, course: Course) -> int:
     server, port = start_memcached()
     with tempfile.TemporaryDirectory() as folder:
         policy = Path(folder) / "policy.toml"
         policy.write_text(POLICY.format(state=Path(folder) / "state"))
-        process = ProxyProcess(policy, port, out / "fuzz-memcached.log")
+        process = ProxyProcess(policy, port, log)
         try:
-            found = asyncio.run(bombard_memcached(process, QUICK_S if quick else FULL_S))
+            found = asyncio.run(bombard_memcached(process, course))
             if server.poll() is not None:
                 raise BursarError("memcached itself died behind the proxy")
             return found
@@ -284,3 +288,19 @@ def memcached(out: Path, quick: bool) -> dict[str, Any]:
             process.stop()
             server.kill()
             server.wait()
+
+
+PROCESSES = {"live-envoy": fuzz_envoy, "live-memcached": fuzz_memcached}
+
+
+def run(course: Course, out: Path) -> Found:
+    """What came of it: a fault is a process that did not stand it, whose log says more."""
+    found = Found(course.name, seconds=course.seconds)
+    folder = out / course.name
+    folder.mkdir(parents=True, exist_ok=True)
+    try:
+        found.inputs = PROCESSES[course.name](folder / "log", course)
+    except BursarError as error:
+        (folder / "fault.txt").write_text(f"{error}\n")
+        found.faults = [folder / "fault.txt"]
+    return found

@@ -1,0 +1,1 @@
+"""The parsers, by area; each module lists its `TARGETS`."""
