@@ -42,6 +42,7 @@ TESTS = """from counter import Counter
 
 def test_it_counts():
     counter = Counter(__import__("logging").getLogger())
+    print("ERROR  a line of a log")
     assert counter.add(2) and counter.count == 2 and not counter.add(2)
     counter.add(1)
     assert counter.count == 3
@@ -109,7 +110,8 @@ def test_a_mutant_is_killed_by_a_test_or_survives_and_survivors_are_tried_again(
         "+    def add(self, amount: int = 2) -> bool:",
         "",
     ]
-    assert read_report(tmp_path / "kept") == report
+    told.clear()
+    assert read_report(tmp_path / "kept") == report == campaign.draw(SEED, 2, report.trials) and not told
     (copy.root / "tests/test_counter.py").write_text(TESTS.replace("counter.add(1)", "counter.add()"))
     again = campaign.try_survivors(report)
     assert again.is_good and [t.mutant for t in again.trials] == [t.mutant for t in report.trials]

@@ -22,16 +22,15 @@ def mutate(
     ] = None,
     seed: Annotated[int, typer.Option(help="The mutants are drawn by it.")] = 1,
     count: Annotated[int, typer.Option(min=1, help="How many.")] = 300,
-    again: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="The survivors of that report instead.")
-    ] = None,
+    again: Annotated[bool, typer.Option("--again", help="Only the survivors in the --out file.")] = False,
     out: Annotated[Path, typer.Option(help="Where what came of each is kept.")] = Path("mutants.json"),
     as_json: Annotated[bool, typer.Option("--json", help="Print the report as JSON.")] = False,
 ) -> None:
     """Plant mistakes in a copy of the source, one at a time, and run the tests beside it.
 
     A mutant that no test notices is a survivor, printed as a diff. Exits with 1 if fewer than 85 % are
-    noticed. What was found so far is in the --out file, also when this is ended early.
+    noticed. What was found so far is in the --out file, also when this is ended early; the same command
+    then goes on from there.
 
     Example: bursar mutate --only quotas --count 50 --seed 7
     """
@@ -49,7 +48,10 @@ def mutate(
         campaign = Campaign(
             copy, rooms, lambda line: typer.echo(line, err=True), lambda report: write_report(report, out)
         )
-        report = campaign.try_survivors(read_report(again)) if again else campaign.draw(seed, count)
+        if again:
+            report = campaign.try_survivors(read_report(out))
+        else:
+            report = campaign.draw(seed, count, read_report(out).trials if out.exists() else ())
         typer.echo(out.read_text() if as_json else "\n".join(sum_up(report, copy.read)))
     if not report.is_good:
         raise typer.Exit(FAILED)

@@ -23,15 +23,17 @@ class Campaign:
         self._tell = tell
         self._keep = keep
 
-    def draw(self, seed: int, count: int) -> Report:
-        """A sample of all mutants that these rooms have, each as likely as any other."""
+    def draw(self, seed: int, count: int, before: Sequence[Trial] = ()) -> Report:
+        """A sample of all mutants that these rooms have, each as likely as any other. What was tried
+        `before` is not tried again."""
         found = [(room.name, mutant) for room in self._rooms.values() for mutant in self._find(room)]
         possible = dict.fromkeys(self._rooms, 0)
         for name, _ in found:
             possible[name] += 1
         chosen = random.Random(seed).sample(found, min(count, len(found)))
-        report = Report(seed, possible, [])
-        for trial in self._try_all(chosen):
+        known = {(trial.room, trial.mutant): trial for trial in before}
+        report = Report(seed, possible, [known[each] for each in chosen if each in known])
+        for trial in self._try_all([each for each in chosen if each not in known]):
             report.trials.append(trial)
             self._keep(report)
         return report

@@ -27,8 +27,8 @@ _ROOMS = (
         "rates",
         "rates",
         "controller server views standing candidacy blocks zones dispatcher",
-        "rates: controller_book server_book candidacy columns observation placement plan dispatcher "
-        "rate_journal rate_rounds rate_tenants rate_resource rate_restart rate_changes blocks rate_lots "
+        "rates: controller_book server_book zone_book candidacy columns observation placement plan "
+        "dispatcher rate_journal rate_rounds rate_tenants rate_resource rate_restart rate_changes blocks rate_lots "
         "rate_pacing rate_zones",
     ),
     _make_room(

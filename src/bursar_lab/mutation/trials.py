@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import signal
 import subprocess
 import sys
 import time
-from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -18,11 +18,16 @@ from bursar_lab.mutation.operators import Mutant
 COPIED = ("src", "tests", "docs", "examples", "README.md", "pyproject.toml")
 """What tests read."""
 
-PYTEST = ("-m", "pytest", "-x", "-q", "-n", "0", "-p", "no:cacheprovider", "--hypothesis-seed=1")
+PLUGINS = ("-p", "pytest_asyncio.plugin", "-p", "_hypothesis_pytestplugin", "-p", "no:cacheprovider")
+"""Those that the tests need: loading all that are installed takes three times as long."""
+
+PYTEST = ("-m", "pytest", "-x", "-q", "--hypothesis-seed=1", *PLUGINS)
+ENVIRONMENT = {"PYTHONDONTWRITEBYTECODE": "1", "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"}
 LIMIT_S = 30.0
 LIMIT_FACTOR = 2
 """A mutant has so many times what its room takes without one, and so many seconds besides: then it hangs."""
 
+FAILED_TEST = re.compile(r"^(?:FAILED|ERROR) (\S+)", re.MULTILINE)
 TESTS_FAILED = (1, 2)
 """What pytest exits with when a test failed, or a file of tests could not be imported."""
 
@@ -96,7 +101,7 @@ class Copy:
         process = subprocess.Popen(
             [sys.executable, *PYTEST, "-k", f"not ({room.without})", *room.tests],
             cwd=self.root,
-            env={**os.environ, "PYTHONPATH": str(self.root / "src"), "PYTHONDONTWRITEBYTECODE": "1"},
+            env={**os.environ, **ENVIRONMENT, "PYTHONPATH": str(self.root / "src")},
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             text=True,
@@ -125,5 +130,5 @@ def _end(process: subprocess.Popen[str]) -> None:
 
 
 def _find_failed(said: str) -> str:
-    lines: Sequence[str] = [line for line in said.splitlines() if line.startswith(("FAILED ", "ERROR "))]
-    return lines[0].split(" ")[1] if lines else "exit"
+    found = FAILED_TEST.search(said, said.rfind("short test summary info"))
+    return found[1] if found else "pytest"
