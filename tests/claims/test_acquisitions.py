@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Sequence
 from typing import Any
 
 import pytest
@@ -10,6 +11,7 @@ from tests.claims.stage import Stage, play
 
 from bursar.claims.acquisitions import Acquisitions
 from bursar.claims.holding import Holdings
+from bursar.claims.limits import SMALL_IN_FLIGHT_MAX
 from bursar.claims.resource import ClaimDecider
 from bursar.errors import Refused, Unknown
 from bursar.resource import Answer, Ticket
@@ -18,7 +20,7 @@ from bursar.sim.errors import RunFailedError
 from bursar.sim.faults import Faults
 from bursar.sim.scenarios.claim import ClaimScenario
 from bursar.sim.simulation import Simulation
-from bursar.world import World
+from bursar.world import MILLISECOND_NS, Operation, Stat, World
 
 TWO = ("n1", "n2")
 SPARE_S = 0.251
@@ -312,6 +314,37 @@ def test_whoever_gives_up_twice_gave_up() -> None:
         await stage.sleep(1)
         heal()
         await stage.until(lambda: stage.records() == [])
+
+    play(act)
+
+
+def test_few_transactions_are_under_way_at_once_however_many_are_granted_and_end() -> None:
+    async def act(stage: Stage) -> None:
+        store, things = stage.decider("n1").instance.world.store, stage.resources["n1"]
+        transact, most, under_way, granted = store.transact, 0, 0, list[int]()
+
+        async def count(operations: Sequence[Operation]) -> list[str | Stat | None]:
+            nonlocal most, under_way
+            under_way += 1
+            most = max(most, under_way)
+            try:
+                return await transact(operations)
+            finally:
+                under_way -= 1
+
+        store.transact = count  # type: ignore[method-assign]
+
+        async def hold(name: str) -> None:
+            async with things.claim((name,), "t", wait=20):
+                granted.append(stage.sim.now_ns)
+
+        for number in range(40):
+            stage.sim.loop.create_task(hold(f"n{number}:E"))
+            await stage.sleep(0.0001)
+        asked_ns = stage.sim.now_ns
+        await stage.until(lambda: len(granted) == 40)
+        assert max(granted) - asked_ns < 50 * MILLISECOND_NS, "who waits for one under way is next"
+        assert 1 < most <= 2 * SMALL_IN_FLIGHT_MAX, "of grants, and of ends"
 
     play(act)
 

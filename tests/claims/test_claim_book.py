@@ -7,11 +7,12 @@ from typing import Any
 import msgspec
 import pytest
 
-from bursar.claims.book import ClaimBook, Plan, View
+from bursar.claims.book import ClaimBook, Plan, View, measure
 from bursar.claims.courier import new_task
 from bursar.claims.layout import Layout
 from bursar.claims.model import Holding, State, Task
 from bursar.claims.requirements import parse
+from bursar.world import Check, Create, Set
 
 HOLDINGS = {
     "mine": Holding(phase=4, owner="t"),
@@ -52,3 +53,7 @@ def test_a_subtask_that_is_removed_by_force_loses_its_parents_name_too(book: Cla
 def test_whoever_ends_by_itself_writes_no_fence_anew(book: ClaimBook) -> None:
     """Nobody is left that a guard would have to refuse; the next owner has a later phase anyway."""
     assert phases(book.finish(a_task(), 3, "ok")) == {"mine": 4}
+
+
+def test_an_operation_takes_its_path_and_what_it_writes() -> None:
+    assert [measure(each) for each in (Set("/a", b"xyz"), Create("/a", b"xyz"), Check("/a"))] == [5, 5, 2]

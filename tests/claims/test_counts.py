@@ -11,6 +11,7 @@ from bursar.claims.book import ClaimBook, Plan
 from bursar.claims.layout import Layout
 from bursar.claims.lots import Lot, LotBook, Purse, Want, plan_gathering, read_count, read_lot
 from bursar.claims.model import State, Task
+from bursar.claims.queue import Queue
 from bursar.claims.requirements import parse_needs
 from bursar.errors import Refused, UsageError
 from bursar.policy import ClaimPolicy, parse
@@ -94,6 +95,18 @@ def test_only_who_is_late_gathers_less_than_it_needs() -> None:
 def test_what_an_instance_wanted_a_moment_ago_does_not_stand_in_its_own_way() -> None:
     """Found by the search: its want in the store is older than what it wants now."""
     assert take(lots((2, "b")), [Want(1, 1, False, "a")], Want(2, 2, False, "a")) == {"b": 2}
+
+
+@pytest.mark.parametrize("first", ["early", "late"])
+def test_who_lacks_units_is_who_came_first_of_all_that_wait_for_them(first: str) -> None:
+    queue = Queue()
+    asked = {"early": (("b", 3), ("c", 1)), "late": (("a", 2), ("b", 1))}
+    queue.supply("b", 1)
+    for id in sorted(asked, key=lambda id: id != first):
+        queue.enter(id, parse_needs(f"{id}:E")[0], submitted=1 if id == "early" else 9, counts=asked[id])
+    assert queue.pick() is None
+    short = {name: (entry.id, units) for name, (entry, units) in queue.find_short().items()}
+    assert short == {"a": ("late", 2), "b": ("early", 2), "c": ("early", 1)}
 
 
 def test_with_enough_for_all_nobody_waits_for_its_turn() -> None:

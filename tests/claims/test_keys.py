@@ -30,6 +30,22 @@ def test_a_key_is_one_acquisition_until_the_last_lets_go() -> None:
     play(act)
 
 
+def test_who_waits_for_more_is_told_when_its_claim_moves_elsewhere() -> None:
+    async def act(stage: Stage) -> None:
+        one, two = stage.resources["n1"], stage.resources["n2"]
+        held = await two.claim(["b:E"], "other")
+        first = await one.claim(["a:E"], "ops", key="k")
+        waiting = stage.sim.loop.create_task(stage.timed(first.more("b:E", wait=20)))
+        await stage.sleep(1)
+        second = await two.claim(["a:E"], "ops", key="k")
+        took, said = await waiting
+        assert isinstance(said, Refused) and took < 5
+        await held.release()
+        await second.release()
+
+    play(act, TWO)
+
+
 @pytest.mark.parametrize("name", ["a:E", "a:S"])
 @pytest.mark.parametrize("wait", [0.0, 3.0])
 def test_two_who_ask_at_once_with_one_key_share_it(wait: float, name: str) -> None:

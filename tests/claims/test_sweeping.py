@@ -15,6 +15,7 @@ from bursar.claims.courier import Instance, new_task
 from bursar.claims.layout import Layout
 from bursar.claims.model import Task
 from bursar.claims.requirements import parse
+from bursar.claims.tracker import Dispatch, InProcessTracker
 from bursar.errors import NotEmptyError, VersionError
 from bursar.resource import Granted, Ticket
 from bursar.runtime.world import open_world
@@ -68,6 +69,37 @@ async def test_unused_names_are_removed_and_used_ones_stay() -> None:
         assert await one.release(owned.id) and await two.release(shared.id)
         await sweep(two)
         assert not await is_there(one.world.store, "owned")
+
+
+async def test_an_offer_without_a_task_is_removed() -> None:
+    url = f"memory://sweeping-{next(numbers)}"
+    world = await open_world("worker", store=url)
+    path = Layout("things").offered("ghost")
+    await world.store.ensure(path.rpartition("/")[0])
+    await world.store.create(path)
+    instance = Instance(world, "things", tracker=InProcessTracker(nothing))
+    await instance.start()
+    async with asyncio.timeout(10):
+        while await world.store.exists(path) is not None:
+            await asyncio.sleep(0.01)
+    await instance.stop()
+    await world.close()
+
+
+async def nothing(dispatch: Dispatch) -> bytes:
+    return b""
+
+
+@pytest.mark.parametrize("kind", ["released", "dead"])
+async def test_what_cannot_be_read_of_what_is_over_is_named_and_kept(kind: str) -> None:
+    async with two_instances() as (one, _):
+        path = getattr(Layout("things"), kind)("odd")
+        await one.world.store.ensure(path.rpartition("/")[0])
+        await one.world.store.create(path, b"\xc1 no task")
+        for _ in range(256):
+            await one.sweeping.sweep_tasks()
+        assert one.member.problem is not None and "odd" in one.member.problem
+        assert await one.world.store.exists(path) is not None
 
 
 async def test_a_name_that_changed_since_the_last_sweep_stays() -> None:

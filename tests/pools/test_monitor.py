@@ -149,6 +149,9 @@ def test_bursars_estimate_follows_any_drop_at_once_and_no_quiet_period() -> None
     estimate.floor = 600
     estimate.close(Outcome(808, 500, saturated=True))
     assert estimate.value == 600
+    large = AdaptiveCapacity(1_000_000)
+    large.close(Outcome(1_000_000, 1_000_000))
+    assert large.value == 1_010_000, "a hundredth at first"
 
 
 @pytest.mark.parametrize("wrong", [0, -5])

@@ -310,3 +310,17 @@ def test_a_forgotten_key_is_free_and_its_settlement_still_known() -> None:
     assert again.keys["k"].number == second.number
     found = again.find_hold(first.number)
     assert found is not None and found.used == 0
+
+
+@pytest.mark.parametrize("ahead", [True, False])
+def test_what_a_hold_grows_by_is_taken_from_where_it_was_or_not_at_all(ahead: bool) -> None:
+    disk = Disk("a", 10)
+    ledger, account = disk.ledger, disk.account
+    ledger.charge_block(account, 5)
+    disk.sync()
+    hold = ledger.hold("t", [account], 1, None)
+    assert (account.unspent, account.block, account.held) == (4, 5, 1)
+    assert ledger.grow(hold, [account], 3, ahead=ahead)
+    assert (account.unspent, account.block, account.held) == ((4, 2, 4) if ahead else (1, 5, 4))
+    assert not ledger.grow(hold, [account], 6, ahead=ahead) and hold.size == 4
+    assert picture(ledger)

@@ -88,6 +88,25 @@ def test_units_are_taken_only_from_whom_they_belong_to_and_by_whom_they_are_mean
     assert arrive("b", "b", "a") == 15
 
 
+def test_units_whose_message_was_lost_are_sent_again_until_it_is_known_that_they_arrived() -> None:
+    office = Office({"a": 10, "b": 0})
+    root, child = office.books["a"], office.books["b"]
+    wanted = office.ask("b", 5)
+    while not any(sender == "a" and note.units for sender, _, note in office.flying):
+        office.deliver()
+    office.flying.clear()
+    office.perform("a", root.tick(NOW + root.rules.resend_ns - 1))
+    assert office.flying == []
+    office.perform("a", root.tick(NOW + root.rules.resend_ns))
+    assert [(to, sum(amount for _, amount in note.units)) for _, to, note in office.flying] == [("b", 5)]
+    office.deliver()
+    assert child.ledger.account(ACCOUNT).channel("a").received == 1
+    office.perform("b", child.tick(NOW + child.rules.resend_max_ns))
+    office.deliver_all()
+    assert root.is_handed_over("b", ACCOUNT), "b has said that they are there"
+    assert office.outcome("b", wanted) == 5
+
+
 def test_a_root_that_is_alone_refuses_more_than_is_left_and_says_how_much() -> None:
     for block in (0, 4):
         office = Office({"a": 10}, block=block)

@@ -8,9 +8,9 @@ import pytest
 from bursar.book import Send
 from bursar.rates.allotment import read_allowances
 from bursar.rates.columns import make_rows
-from bursar.rates.controller import Commit, ControllerBook, Effects
+from bursar.rates.controller import DEPARTED_MAX, Commit, ControllerBook, Effects
 from bursar.rates.granting import Round
-from bursar.rates.messages import Ack, Grant, Poll, Report, Row, Started, State
+from bursar.rates.messages import Ack, Grant, Left, Poll, Report, Row, Started, State
 from bursar.rates.terms import Terms
 from bursar.rates.views import Listed, Picture, Place
 from bursar.world import MILLISECOND_NS
@@ -123,6 +123,13 @@ def test_an_empty_report_is_no_answer_of_a_server_whose_full_one_was_lost() -> N
     book.receive(*answer_at(INTERVAL_NS, "s1", None, stands_at=1))
     book.receive(*answer_at(INTERVAL_NS, "s2", holds(20), stands_at=INTERVAL_NS + 1))
     assert book.count_held(["a"])["a"] <= LIMIT
+
+
+def test_a_round_waits_for_its_answers_until_its_time_is_over() -> None:
+    book, _ = make_leader(TAKEN_OVER)
+    assert book.tick(INTERVAL_NS // 4 - 1) == []
+    book.receive(1, "s1", make_report("s1", holds(10), sent_at=1, stands_at=1))
+    assert grants(book.tick(INTERVAL_NS // 4)) == {"s1": 10}
 
 
 def test_a_server_is_asked_in_full_when_its_last_full_report_was_lost() -> None:
@@ -340,6 +347,27 @@ def test_a_life_that_has_begun_later_periods_alone_is_heard() -> None:
     book = lead_two((1,), period=4)
     assert book.tokens.views["s1"].incarnation == 2
     assert not polls(run_until(book, INTERVAL_NS))["s1"], "nothing is missing"
+
+
+def test_a_late_word_of_a_server_changes_nothing() -> None:
+    """Of an earlier life, sent earlier, or of a life that has said that it leaves."""
+    book, _ = make_leader(TAKEN_OVER)
+    for life, sent_at, tokens in ((1, 5, 10), (0, 9, 3), (1, 4, 4)):
+        book.receive(6, "s1", make_report("s1", holds(tokens), sent_at=sent_at, stands_at=sent_at, life=life))
+        assert (book.tokens.views["s1"].incarnation, book.count_held(["a"])) == (1, {"a": 10})
+    left = Left("s1", 1, 1, 0, (("a", 7),))
+    for _ in range(2):
+        book.receive(7, "s1", left)
+        assert book.count_held(["a"]) == {"a": 7} and book.tokens.views["s1"].left
+    book.receive(8, "s1", make_report("s1", holds(9), sent_at=8, stands_at=8))
+    assert book.count_held(["a"]) == {"a": 7} and book.tokens.views["s1"].left
+
+
+def test_of_those_who_left_a_bounded_number_is_remembered() -> None:
+    book, _ = make_leader(TAKEN_OVER)
+    for life in range(10, 10 + DEPARTED_MAX + 5):
+        book.receive(1, "s1", Left("s1", life, 0, 0, ()))
+    assert len(book._departed) == DEPARTED_MAX and ("s1", 14) not in book._departed
 
 
 def test_a_new_leader_need_not_wait_for_a_life_that_another_one_answers_for() -> None:

@@ -26,10 +26,10 @@ _ROOMS = (
     _make_room(
         "rates",
         "rates",
-        "controller server views standing candidacy blocks zones dispatcher",
+        "controller server views ledger allotment standing candidacy blocks zones dispatcher",
         "rates: controller_book server_book zone_book candidacy columns observation placement plan "
-        "dispatcher rate_journal rate_rounds rate_tenants rate_resource rate_restart rate_changes blocks rate_lots "
-        "rate_pacing rate_zones",
+        "dispatcher rate_journal rate_rounds rate_tenants rate_resource rate_restart rate_changes blocks "
+        "rate_lots rate_pacing rate_zones",
     ),
     _make_room(
         "shares",
