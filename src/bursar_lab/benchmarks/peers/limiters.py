@@ -137,17 +137,23 @@ def _try_bursar(folder: Path) -> list[dict[str, Any]]:
         rows = [_ask_two("bursar", [url, url], "bursar, a daemon"), _pause("bursar", url, server, "bursar")]
     with serve_bursar(folder / "minute", MINUTE) as server:
         rows.append(_kill("bursar", f"bursar://127.0.0.1:{server.port}", server, "bursar"))
-    return [*rows, _ask_bursars_envoys(folder)]
+    roomy = SECOND.replace(f'"{A_SECOND}/s"', f'"{A_SECOND}/s", burst = {A_SECOND // 2}')
+    return [
+        *rows,
+        _ask_bursars_envoys(folder / "envoys", SECOND, "bursar, with two Envoys"),
+        _ask_bursars_envoys(folder / "roomy", roomy, "bursar, with two Envoys and a burst of half a second"),
+    ]
 
 
-def _ask_bursars_envoys(folder: Path) -> dict[str, Any]:
-    text = SECOND + f'[daemon]\nstate = "{folder}/envoys"\n'
-    file, ports = folder / "envoys.toml", find_ports()
+def _ask_bursars_envoys(folder: Path, resources: str, name: str) -> dict[str, Any]:
+    folder.mkdir()
+    text = resources + f'[daemon]\nstate = "{folder}/state"\n'
+    file, ports = folder / "policy.toml", find_ports()
     file.write_text(text)
     policy = parse(text).resource("calls")
     assert isinstance(policy, RatePolicy)
     with ExitStack() as stack:
-        node = Bursar(file, ports, folder / "envoys.log")
+        node = Bursar(file, ports, folder / "bursar.log")
         stack.callback(node.stop)
         node.wait_until_ready()
         envoys = [start_envoy(folder, name, policy, ports[2]) for name in ("a", "b")]
@@ -155,4 +161,4 @@ def _ask_bursars_envoys(folder: Path) -> dict[str, Any]:
             stack.callback(envoy.stop)
         urls = [f"http://127.0.0.1:{each.port}" for each in envoys]
         # Envoys learn what each needs from report to report, which come every five seconds.
-        return _ask_two("envoy", urls, "bursar, with two Envoys", warm_s=WARM_S)
+        return _ask_two("envoy", urls, name, warm_s=WARM_S)
