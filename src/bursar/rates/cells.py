@@ -25,6 +25,7 @@ class Cells(NamedTuple):
     starts     of each tenant, its first cell; and how many there are
     first      whether the cell is its tenant's first
     order      of each cell, its place in the order server by server
+    numbers    the tenants, in that order
     expected   the demand until the end of the period, of a tenant that is not backlogged
     stalled    nothing of its queue went for an interval
     """
@@ -32,6 +33,7 @@ class Cells(NamedTuple):
     starts: Whole
     first: Flags
     order: Whole
+    numbers: Whole
     tenant: Whole
     server: Whole
     dispatched: Whole
@@ -62,7 +64,7 @@ def arrange(tables: list[Whole], picture: Picture) -> Cells:
     first[1:] = tenant[1:] != tenant[:-1]
     stalled = front_ns >= picture.interval_ns
     columns = (servers[order], dispatched, arrived, expected, backlogged, stalled, front, front_ns)
-    return Cells(starts, first, order, tenant, *columns)
+    return Cells(starts, first, order, table[0], tenant, *columns)
 
 
 def sort_numbers(numbers: Whole) -> Whole:

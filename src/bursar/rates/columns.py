@@ -7,7 +7,7 @@ What comes in is checked before anything is made of it: whoever sent it may be a
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -62,14 +62,19 @@ def unpack(data: bytes, size: int, least: int = 0) -> Whole:
     """The numbers again, so many and none below `least`; ValueError if that is not what there is."""
     if not data and size == 0:
         return EMPTY
-    if count(data) != size:
-        raise ValueError(f"a column of {count(data)}, not of {size}")
-    values = np.frombuffer(data, _KINDS[data[0]], offset=1).astype(np.int64)
+    values = _view(data, size).astype(np.int64)
     if int(values.min()) < 0:
         values[values == _NO_BOUND] = UNBOUNDED
         if int(values.min()) < least:
             raise ValueError("a number that cannot be")
     return values
+
+
+def _view(data: bytes, size: int) -> npt.NDArray[np.signedinteger[Any]]:
+    """The numbers as they are, unchecked."""
+    if count(data) != size:
+        raise ValueError(f"a column of {count(data)}, not of {size}")
+    return np.frombuffer(data, _KINDS[data[0]], offset=1)
 
 
 class Seen(NamedTuple):
@@ -100,10 +105,15 @@ def read_columns(rows: Rows) -> tuple[Whole, list[Whole]]:
     if len(rows.columns) != COLUMNS:
         raise ValueError(f"{len(rows.columns)} columns")
     numbers = unpack(rows.numbers, count(rows.numbers))
-    columns = [unpack(column, numbers.size + len(rows.names)) for column in rows.columns]
-    if any(int(column.max(initial=0)) > COUNT_MAX for column in columns[1:]):
+    size = numbers.size + len(rows.names)
+    if size == 0:
+        return numbers, [EMPTY] * COLUMNS
+    table = np.empty((COLUMNS - 1, size), np.int64)
+    for column, data in zip(table, rows.columns[1:], strict=True):
+        column[:] = _view(data, size)
+    if int(table.min()) < 0 or int(table.max()) > COUNT_MAX:
         raise ValueError("a number that cannot be")
-    return numbers, columns
+    return numbers, [unpack(rows.columns[0], size), *table]
 
 
 def make_rows(rows: Iterable[Row], whole: bool = True) -> Rows:

@@ -73,12 +73,13 @@ class Draft:
         and send anything, by their numbers. `present`: the server has said what it spent in this period."""
         seen = self.view.seen
         asking = (seen.pending > 0) | (seen.arrived > 0)
-        seen = seen.keep(asking & self.rising[seen.numbers])
-        wanted = self.wanted[seen.numbers]
-        spent = seen.dispatched if present else np.zeros_like(wanted)
+        chosen = np.flatnonzero(asking & self.rising[seen.numbers])
+        numbers = seen.numbers[chosen]
+        wanted = self.wanted[numbers]
+        spent = seen.dispatched[chosen] if present else np.zeros_like(wanted)
         later_ns = max(0, left_ns - HASTE * interval_ns)
         even = wanted - scale(np.maximum(wanted - spent, 0), later_ns, max(1, left_ns))
-        return seen.numbers, np.maximum(even, np.minimum(wanted, spent + seen.front))
+        return numbers, np.maximum(even, np.minimum(wanted, spent + seen.front[chosen]))
 
 
 class Round:

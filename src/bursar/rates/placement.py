@@ -276,7 +276,8 @@ def _make_targets(
     picture: Picture, cells: Cells, everywhere: tuple[Whole, Whole], of_rows: tuple[Whole, Whole, Whole]
 ) -> Targets:
     table = np.empty((4, cells.order.size), np.int64)
-    for column, values in zip(table, (cells.tenant, *of_rows), strict=True):
+    table[0] = cells.numbers
+    for column, values in zip(table[1:], of_rows, strict=True):
         column[cells.order] = values
     sizes = np.bincount(cells.server, minlength=len(picture.servers))
     edges = np.concatenate([[0], np.cumsum(sizes)]).tolist()
