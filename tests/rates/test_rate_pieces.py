@@ -5,8 +5,9 @@ from __future__ import annotations
 from test_controller_book import LIMIT, TAKEN_OVER, acknowledge, grants, holds, make_report
 
 from bursar.book import Send
+from bursar.rates.allotment import Allotment
 from bursar.rates.controller import Commit, ControllerBook, Effects
-from bursar.rates.messages import Left
+from bursar.rates.messages import Grant, Left, Row
 from bursar.rates.placement import Placement
 from bursar.rates.terms import Terms
 from bursar.sim.scenarios.rate import RateScenario
@@ -95,6 +96,26 @@ def test_what_is_dropped_between_two_pieces_is_not_sent() -> None:
     later = [effect for piece in go_on(book, 5) for effect in piece]
     assert set(grants(later)) == {sent.to}, "the round began anew without it"
     assert book.count_held(["a"])["a"] <= LIMIT
+
+
+def test_tenants_that_are_first_heard_of_between_two_pieces_wait_for_the_next_round() -> None:
+    """Whatever the round is at then."""
+    count = 0
+    while True:
+        book, _ = lead()
+        effects: Effects = []
+        for _ in range(count):
+            effects += book.tick(3)
+        done = book.wake_at() != 0
+        rows = (*holds(15), Row(f"new-{count}", 0, 0, 5, 5, True))
+        book.receive(3, "s1", make_report("s1", rows, sent_at=3, stands_at=3))
+        effects += [effect for piece in go_on(book, 4) for effect in piece]
+        sent = [e.message for e in effects if isinstance(e, Send) and isinstance(e.message, Grant)]
+        assert len(sent) == 2 and all(Allotment().take(grant) for grant in sent)
+        if done:
+            break
+        count += 1
+    assert count > 6
 
 
 def test_a_leader_that_is_deposed_sends_no_more_of_its_round() -> None:

@@ -77,7 +77,8 @@ def sort_numbers(numbers: Whole) -> Whole:
 
 def _look(view: ServerView, known: Flags, picture: Picture) -> Whole:
     """In the order of `arrange`."""
-    kept = known[view.seen.numbers]
+    kept = view.seen.numbers < known.size  # others were heard of since
+    kept[kept] = known[view.seen.numbers[kept]]
     seen = view.seen if kept.all() else view.seen.keep(kept)
     arriving = extrapolate_all(seen.arrived, view.seen_ns, picture.time_left_ns)
     expected = np.minimum(seen.pending + arriving, VALUE_MAX)

@@ -817,7 +817,7 @@ class ControllerBook:
         changing = self._next_terms is not None or self.state.terms != self.digest
         standing = NO_PART if changing else self._standing.find_part(view.life)
         self._standing.sent(view.life, self._sequence, standing)
-        view.unacknowledged.append(Sent(self._sequence, held, len(self.tokens.roll)))
+        view.unacknowledged.append(Sent(self._sequence, held, made.size))
         grant = Grant(
             epoch=self.state.epoch,
             sequence=self._sequence,

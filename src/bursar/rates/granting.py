@@ -55,10 +55,6 @@ class Draft:
         self.rising = (wanted > bounds) & limited
         self.levels = np.where(self.rising, bounds, wanted)
 
-    def count_all(self, roll: Roll) -> Whole:
-        """The bounds as they were."""
-        return self.bounds
-
     def lift(self, places: Whole, levels: Whole, headroom: Whole) -> None:
         """Raise allowances to these levels, as far as there is headroom, which that takes."""
         present = self.levels[places]
@@ -72,8 +68,9 @@ class Draft:
         evenly over the rest of the period, and cover the first request that waits: of the tenants that rise
         and send anything, by their numbers. `present`: the server has said what it spent in this period."""
         seen = self.view.seen
-        asking = (seen.pending > 0) | (seen.arrived > 0)
-        chosen = np.flatnonzero(asking & self.rising[seen.numbers])
+        asking = ((seen.pending > 0) | (seen.arrived > 0)) & (seen.numbers < self.rising.size)
+        asking[asking] = self.rising[seen.numbers[asking]]
+        chosen = np.flatnonzero(asking)
         numbers = seen.numbers[chosen]
         wanted = self.wanted[numbers]
         spent = seen.dispatched[chosen] if present else np.zeros_like(wanted)
@@ -85,8 +82,9 @@ class Draft:
 class Round:
     """What a leader grants by some targets, and may not exceed: drafts are made of all servers, then lifted
     as far as there is headroom, then sent. Each of that may be done for a few servers at a time: meanwhile
-    bounds can only fall.
+    bounds can only fall, and it is about nobody who came into the roll since.
 
+    size       how many names of the roll it is about
     headroom   how far bounds may rise yet, by number; None before it is known
     owed       the servers that have less than a tenant may need before the next round
     """
@@ -95,6 +93,7 @@ class Round:
         self._roll = roll
         self._targets = targets
         self._common = roll.widen(targets.levels)
+        self.size = len(roll)
         self._limited = (self._common != UNNAMED) & (limits < UNBOUNDED)
         self._paces = np.zeros(len(roll), np.int64)
         self._paces[: targets.paces.size] = targets.paces
@@ -109,8 +108,10 @@ class Round:
     def make_drafts(self, count: int) -> None:
         """Of so many more."""
         views, self.unseen = self.unseen[:count], self.unseen[count:]
-        roll, limited = self._roll, self._limited
-        self.drafts += [Draft(view, self._want(view), view.count_all(roll), limited) for view in views]
+        self.drafts += [Draft(view, self._want(view), self._cut(view), self._limited) for view in views]
+
+    def _cut(self, holding: Holding) -> Whole:
+        return holding.count_all(self._roll)[: self.size]
 
     def _want(self, view: ServerView) -> Whole:
         wanted = self._common.copy()
@@ -120,7 +121,10 @@ class Round:
 
     def count_bounds(self, others: Iterable[Holding]) -> Whole:
         """What the servers that it is about, as they were drafted, and others may have in all."""
-        return count_bounds(self._roll, [*self.drafts, *others])
+        total = np.minimum(count_bounds(self._roll, others)[: self.size], BOUND_MAX)
+        for draft in self.drafts:
+            total += np.minimum(draft.bounds, BOUND_MAX)
+        return total
 
     def begin_lifting(self, headroom: Whole) -> None:
         """First what is needed soon, everywhere; then what can wait."""
@@ -148,21 +152,24 @@ class Round:
         """What the grant says, and what whoever takes it has."""
         view, roll = draft.view, self._roll
         rows = self._targets.rows.get(view.name, NO_ROWS)
-        priorities, paces = np.zeros(len(roll), np.int64), self._paces.copy()
-        priorities[rows.numbers], paces[rows.numbers] = rows.priorities, rows.paces
         other = draft.levels != self._common
-        other[rows.numbers] |= (rows.priorities > 0) | (rows.paces != self._paces[rows.numbers])
-        numbers = np.flatnonzero(other)
+        told = other[rows.numbers] | (rows.priorities > 0) | (rows.paces != self._paces[rows.numbers])
+        here = rows.numbers[told]
+        other[rows.numbers] = False
+        elsewhere = np.flatnonzero(other)  # where what is in force cannot be changed at once
+        numbers = np.concatenate([here, elsewhere])
         levels = draft.levels[numbers]
+        priorities = np.concatenate([rows.priorities[told], np.zeros_like(elsewhere)])
+        paces = np.concatenate([rows.paces[told], self._paces[elsewhere]])
         allowances = Allowances(
             roll.key,
             view.known,
-            tuple(roll.names[view.known :]),
+            tuple(roll.names[view.known : self.size]),
             *self._columns,
             pack(numbers),
             pack(levels),
-            pack(np.minimum(priorities[numbers], levels)),
-            pack(paces[numbers]),
+            pack(np.minimum(priorities, levels)),
+            pack(paces),
         )
         return allowances, Held(view.name, draft.levels, view.part)
 

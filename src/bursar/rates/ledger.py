@@ -80,7 +80,11 @@ class Ledger:
         """How far the bounds of those that have a limit may rise, all servers together."""
         drafted = {id(draft.view) for draft in made.drafts}
         others = [each for each in self._list_all() if id(each) not in drafted]
-        most = made.limits if mints else np.minimum(made.limits, count_bounds(self.roll, self.movable))
+        most = (
+            made.limits
+            if mints
+            else np.minimum(made.limits, count_bounds(self.roll, self.movable)[: made.size])
+        )
         headroom: Whole = np.maximum(most - made.count_bounds(others), 0)
         return headroom
 
