@@ -131,7 +131,7 @@ async def test_a_name_is_taken_by_force(place: Place) -> None:
         ("submit", {"tenant": "", "names": "a"}, "tenant must be"),
         ("submit", {"tenant": "t", "names": "a", "payload": "text"}, "payload is at most"),
         ("submit", {"tenant": "t", "names": "a", "deadline": -1}, "deadline is a number"),
-        ("submit", {"tenant": "t", "names": "a", "priority": "high"}, "priority is a number"),
+        ("submit", {"tenant": "t", "names": "a", "priority": "high"}, "priority must be a whole number"),
         ("submit", {"tenant": "t", "names": [5]}, "a requirement is text"),
         ("submit", {"tenant": "t", "names": 5}, "names"),
         ("submit", {"tenant": "t"}, "missing a required argument: 'names'"),
@@ -140,7 +140,7 @@ async def test_a_name_is_taken_by_force(place: Place) -> None:
         ("read", {"key": "x"}, "id"),
         ("wait_for", {"id": "t1", "timeout": "long"}, "timeout is a number"),
         ("holders", {"of": "a,b"}, "other than a comma"),
-        ("dance", {}, "it can: submit"),
+        ("dance", {}, "it has submit"),
     ],
 )
 async def test_wrong_arguments_are_told(place: Place, verb: str, arguments: Any, says: str) -> None:
