@@ -3,6 +3,7 @@ from __future__ import annotations
 import asyncio
 import itertools
 import random
+import struct
 import time
 from collections.abc import AsyncIterator, Iterator
 from typing import Any
@@ -345,6 +346,38 @@ async def test_a_server_that_talks_nonsense_is_left(monkeypatch: pytest.MonkeyPa
     port = server.sockets[0].getsockname()[1]
     with pytest.raises(BursarError, match="no ZooKeeper server"):
         await open_store(f"zookeeper://127.0.0.1:{port}", clock=BootClock())
+    server.close()
+
+
+async def test_a_greeting_that_comes_too_late_says_nothing_of_what_was_seen() -> None:
+    """Else no server would take the session in any more."""
+    seen: list[int] = []
+    again = asyncio.Event()
+
+    async def greet(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        _, revision, timeout_ms, session = struct.unpack_from(">iqiq", await reader.readexactly(49), 4)
+        seen.append(revision)
+        greeting = struct.pack(">iiiqi16s", 36, 0, timeout_ms, session or 0x100003D000A0001, 16, bytes(16))
+        if len(seen) == 2:
+            await asyncio.sleep(timeout_ms / 3_000)  # a moment longer than the client waits
+        writer.write(greeting)
+        if len(seen) == 1:
+            writer.close()
+        elif len(seen) == 2:
+            await reader.read()
+            writer.close()
+        else:
+            again.set()
+
+    server = await asyncio.start_server(greet, "127.0.0.1", 0)
+    port = server.sockets[0].getsockname()[1]
+    ensemble, _ = read_ensemble(urlsplit(f"zookeeper://127.0.0.1:{port}"))
+    link = Link(ensemble, BootClock(), SECOND_NS)
+    await link.open()
+    async with asyncio.timeout(5):
+        await again.wait()
+    assert seen[:3] == [0, 0, 0]
+    link._finish()
     server.close()
 
 

@@ -201,6 +201,9 @@ class Link:
             self._why_not = str(error) or "no answer in time"
             connection.drop()
             return False
+        except asyncio.CancelledError:
+            connection.drop()  # what comes of it now would be taken for an answer
+            raise
         self._begin(connection, connected, sent_ns)
         return True
 
@@ -273,8 +276,6 @@ class Link:
         if head.xid == wire.WATCH_XID:
             self.on_event(wire.read_event(body).path)
             return
-        if head.revision > 0:
-            self.revision = max(self.revision, head.revision)
         if head.xid == wire.PING_XID:
             self._heard_from(connection.pinged_ns)
             connection.pinged_ns = 0
@@ -288,6 +289,8 @@ class Link:
         if not connection.sent or connection.sent[0][0] != head.xid:
             raise FormatError(f"answer {head.xid} to no request: the stream is out of step")
         _, request = connection.sent.popleft()
+        # Of nothing else: servers take nobody in who says to have seen more than they have.
+        self.revision = max(self.revision, head.revision)
         self._heard_from(request.sent_ns)
         if head.error == -112:
             self._end("the server says that the session is over")
