@@ -51,6 +51,7 @@ BOUND_S = AGING_S + ATTEMPTS * MISS_S + 2 * BLOCK_S
 
 LEADER_S, KILL_S, STOP_S = 5.0, 7.0, 11.0
 PATIENCE_S = 600.0
+SHOW_S = 5.0
 
 
 @dataclass(frozen=True)
@@ -96,8 +97,10 @@ async def _run(servers: ZookeeperServers, folder: Path, size: Size, chance: rand
     try:
         async with bursar.Bursar(folder / "policy.toml") as b:
             faults = asyncio.create_task(_do_faults(servers, workers, size, log, chance))
+            showing = asyncio.create_task(_show(log, size))
             await _submit_all(b, size, log, chance)
             await faults
+            showing.cancel()
             store = await open_store(servers.url("/storm"), clock=BootClock(), timeout_ns=10 * SECOND_NS)
             ends = Ends(store, RESOURCE, dead=True)
             await _wait_for_ends(ends, workers, log)
@@ -107,6 +110,17 @@ async def _run(servers: ZookeeperServers, folder: Path, size: Size, chance: rand
         for worker in workers:
             worker.kill()
     return _judge(ends, find_conflicts(folder / "writes.db"), log, size)
+
+
+async def _show(log: Log, size: Size) -> None:
+    """How far it is."""
+    began = time.monotonic()
+    while True:
+        left_s = max(0.0, began + size.storm_s - time.monotonic())
+        faults = ", ".join(f"{count} {what}" for what, count in log.counts.items())
+        line = f"    {left_s:.0f} s left, {len(log.submitted):,} of {size.tasks:,} submitted; {faults}"
+        print(line, file=sys.stderr, flush=True)
+        await asyncio.sleep(SHOW_S)
 
 
 def _write_policy(folder: Path, url: str) -> None:
