@@ -65,7 +65,7 @@ _ROOMS = (
         "door",
         "resource",
         "door asking hand tickets lots far line clients client_lots sessions only grants several",
-        "resources: asking rows line excerpts more_names door",
+        "resources: ahead asking rows line excerpts more_names door",
         "rates: rate_lots",
         "quotas: quota_lots",
         "runtime: client",
