@@ -7,11 +7,11 @@ from typing import Any
 import msgspec
 import pytest
 
-from bursar.claims.book import ClaimBook, Plan, View, measure
+from bursar.claims.book import ClaimBook, Heir, Plan, View, measure
 from bursar.claims.courier import new_task
 from bursar.claims.layout import Layout
 from bursar.claims.model import Holding, State, Task
-from bursar.claims.requirements import parse
+from bursar.claims.requirements import Mode, parse
 from bursar.world import Check, Create, Set
 
 HOLDINGS = {
@@ -57,3 +57,14 @@ def test_whoever_ends_by_itself_writes_no_fence_anew(book: ClaimBook) -> None:
 
 def test_an_operation_takes_its_path_and_what_it_writes() -> None:
     assert [measure(each) for each in (Set("/a", b"xyz"), Create("/a", b"xyz"), Check("/a"))] == [5, 5, 2]
+
+
+def test_the_first_sharer_notes_for_whom_the_name_is_next_and_those_after_it_write_nothing(
+    book: ClaimBook,
+) -> None:
+    book.views["free"] = View(1, Holding(phase=3))
+    heirs = {name: Heir("heir", 5, Mode.EXCLUSIVE) for name in ("free", "ours")}
+    task = new_task(id="u", tenant="x", needs=parse("free:S, ours:S"), submitted=0, kept=True)
+    plan = book.grant(task, 0, book.draft(), heirs)
+    assert plan is not None and phases(plan) == {"free": 4}
+    assert plan.draft.changed["free"][1].reserved == "heir"

@@ -83,6 +83,12 @@ def test_who_came_first_takes_from_who_came_later_and_not_the_other_way() -> Non
     assert take(found, [older, younger], Want(1, 2, True, "b")) == {"a": 1}, "late comes before older"
 
 
+def test_nobody_takes_lots_of_who_came_first_beside_others() -> None:
+    older = Want(2, 1, False, "b")
+    assert take(lots((3, "b"), (2, "")), [older], Want(3, 2, False, "a")) == {}
+    assert take(lots((3, "b"), (6, "")), [older], Want(3, 2, False, "a")) == {"": 3}
+
+
 def test_only_who_is_late_gathers_less_than_it_needs() -> None:
     found = lots((1, ""), (2, "b"))
     assert take(found, [], Want(4, 1, False, "a")) == {}

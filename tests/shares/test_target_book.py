@@ -9,7 +9,8 @@ from hypothesis import strategies as st
 
 from bursar.errors import FormatError, UsageError
 from bursar.shares.book import FORGET_EVERY, IDLE_NS, TargetBook
-from bursar.shares.handout import TenantTerms
+from bursar.shares.handout import EXACT_MAX, TenantTerms, per_second
+from bursar.shares.rules import RATE_MAX
 from bursar.units import Rate
 from bursar.world import MILLISECOND_NS, SECOND_NS
 
@@ -242,3 +243,10 @@ def test_whatever_happens_records_sum_to_zero_and_tokens_to_the_capacity(history
                 assert handout.tokens in (capacity // 10, -(-capacity // 10))
         assert sum(book.records().values()) == 0
         assert np.isfinite(book._remainder).all()
+
+
+def test_rates_are_exact_however_large_and_at_least_one() -> None:
+    tokens = np.array([0, 7, EXACT_MAX], np.int64)
+    expected = [1, 7 * 4, min(RATE_MAX, EXACT_MAX * 4)]
+    assert per_second(tokens, SECOND_NS // 4).tolist() == expected
+    assert per_second(tokens[:2], SECOND_NS // 4).tolist() == expected[:2]
