@@ -225,6 +225,21 @@ def test_what_is_left_is_not_final_while_a_block_has_what_came_too_late_for_the_
     assert office.outcome("b", number) is None, "the root is asked again"
 
 
+def test_what_came_back_after_a_refusal_is_granted_to_who_asks_for_it_elsewhere() -> None:
+    office = Office({"a": 10, "b": 0})
+    root, child = office.books["a"], office.books["b"]
+    office.ask("a", 4)
+    [hold] = root.ledger.holds.values()
+    refused = office.ask("b", 7)
+    office.deliver_all()
+    assert office.outcome("b", refused) == Refusal(ACCOUNT, left=6, asked=7)
+    office.perform("a", root.settle(NOW, hold, 0))
+    number, effects = child.request(NOW + child.rules.memory_ns, "t", (ACCOUNT,), 9)
+    office.perform("b", effects)
+    office.deliver_all()
+    assert office.outcome("b", number) == 9
+
+
 def test_a_lot_that_comes_back_during_a_wave_is_granted_to_who_waits_for_it() -> None:
     office = Office({"a": 400, "b": 0}, block=400)
     root = office.books["a"]

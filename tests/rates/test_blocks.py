@@ -119,6 +119,15 @@ def test_a_period_begins_with_what_was_stated_ahead() -> None:
     assert following.resume(1) == [20, 0]
 
 
+def test_a_life_that_goes_on_begins_the_next_period_with_what_the_one_before_stated_ahead() -> None:
+    journal: list[bytes] = []
+    begin(make_blocks(1), journal, 1, 1200, 0)
+    heir = make_blocks(2, journal)
+    assert heir.resume(1) == [20, 0]
+    heir.open_period(2, 0, PERIOD_NS)
+    assert heir.grant([1200, 0], [0, 0], PERIOD_NS) == [10, 0], "without waiting for the disk"
+
+
 def test_a_period_that_was_not_foreseen_waits_for_its_first_lines() -> None:
     journal: list[bytes] = []
     blocks = make_blocks(1)

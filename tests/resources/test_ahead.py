@@ -3,10 +3,15 @@
 from __future__ import annotations
 
 from bursar.resource.lots import Ahead, Issue
+from bursar.resource.tickets import Ticket
 
 
 def issue(ahead: Ahead, tokens: int, holder: str = "h", place: str = "s1", until: int = 100) -> Issue:
     return ahead.issue("acme", place, holder, tokens, until, 1)
+
+
+def test_who_does_not_ask_for_tokens_ahead_is_given_none() -> None:
+    assert Ticket("acme", 3).ahead == 0
 
 
 def test_half_of_what_there_is_room_for_goes_out_so_that_others_find_some_too() -> None:
