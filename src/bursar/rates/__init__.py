@@ -104,8 +104,9 @@ wait for. How long one waits at most is said in `scheduler` and `fronts`; `sim/s
 holds it.
 
 **Demand that moves.** A server says at once that a tenant begins to ask where it has no tokens
-(`Wanted`); the leader then places anew, now and shortly after, twice in an interval at most. A queue to
-which nothing is added any more, while requests arrive elsewhere, is no demand for more than itself.
+(`Wanted`), once until it is asked; the leader then places anew, now and shortly after, twice in an interval
+at most, and so seldom that such rounds take a fiftieth of the time (`haste`). A queue to which nothing is
+added any more, while requests arrive elsewhere, is no demand for more than itself.
 
 **Lots.** A request that goes at once may bring tokens ahead of use, charged by the same call to the same
 allowance, pace and capacity. They end with the server's tokens of the period (so with nothing that a

@@ -20,6 +20,7 @@ import numpy.typing as npt
 from bursar.book import Send
 from bursar.rates.columns import EMPTY
 from bursar.rates.granting import Draft, Round, Work
+from bursar.rates.haste import Haste
 from bursar.rates.interval import AdaptiveInterval
 from bursar.rates.ledger import Ledger, Promised
 from bursar.rates.messages import (
@@ -184,6 +185,7 @@ class ControllerBook:
         self._place_at: int | None = None
         self._hurries: list[int] = []
         self._hurried_at = 0
+        self._haste = Haste()
         self._awaited: set[str] = set()
         self._untold: set[str] = set()
         self._answered: set[tuple[str, int]] = set()
@@ -339,8 +341,10 @@ class ControllerBook:
         return []
 
     def _hurry(self, now: int) -> Effects:
-        """Demand has moved: a round now and others soon, twice in an interval at most."""
-        if now < self._hurried_at + self.interval_ns // 2:
+        """Demand has moved: a round now and others soon, twice in an interval at most, and not more of them
+        than there is time for."""
+        pause_ns = self._haste.find_pause(1 + len(HURRIES_NS), self._period_ns)
+        if now < self._hurried_at + max(self.interval_ns // 2, pause_ns):
             return []
         self._hurried_at = now
         effects: Effects = []
@@ -353,6 +357,7 @@ class ControllerBook:
 
     def _poll(self, now: int, full: bool) -> Effects:
         """Ask everyone; place when all that were heard lately have answered, or soon anyway."""
+        self._haste.talk(now)
         hurried, self._hurries = bool(self._hurries), [at for at in self._hurries if at > now]
         # Whoever does not answer a hurried round in time is not gone.
         self._polled = (self._polled[0] if hurried else self._polled[1], now)
@@ -467,6 +472,7 @@ class ControllerBook:
         self._alone = {life: Held(life[0], EMPTY, part) for life, part in alone.items()}
         self.tokens.buried += self._alone.values()
         self._standing.open(self.state, inherited=False)
+        self._haste.talk(now)
         return self._place_tokens(now)
 
     def place_anew(self, now: int) -> Effects:
@@ -507,8 +513,10 @@ class ControllerBook:
             case Report(epoch=epoch) | Ack(epoch=epoch) if epoch > self.state.epoch:
                 self.deposed()
             case Report(epoch=epoch) if epoch == self.state.epoch:
+                self._haste.hear(now)
                 return self._hear(now, message)
             case Ack(epoch=epoch) if epoch == self.state.epoch:
+                self._haste.hear(now)
                 return self._acknowledged(now, message)
             case Started(server=server) if server in self.names:
                 return [self._ask(now, server, full=True)]

@@ -99,6 +99,7 @@ class ServerCourier:
         self._compact_bytes = compact_bytes
         self._find_nodes = find_nodes
         self._is_known = False
+        self._has_told_wanted = False
         self._sync_wanted = asyncio.Event()
 
     def start(self) -> None:
@@ -117,9 +118,11 @@ class ServerCourier:
         self._world.trace("rate.left", resource=self._resource, server=self._book.name)
 
     def tell_wanted(self) -> None:
-        """A tenant begins to ask that has no tokens here. If the word is lost, the next round sees it."""
+        """A tenant begins to ask that has no tokens here. That is said once until the leader asks, because
+        whoever begins meanwhile is in that report. If the word is lost, the next round sees it."""
         leader = self._book.leader
-        if leader is not None:
+        if leader is not None and not self._has_told_wanted:
+            self._has_told_wanted = True
             message = Wanted(self._book.name)
             self._world.network.send(leader, controller_topic(self._resource), message)
 
@@ -162,6 +165,7 @@ class ServerCourier:
     async def _receive(self, sender: str, message: Message) -> None:
         self._is_known = True
         if isinstance(message, Poll):
+            self._has_told_wanted = False
             self._asked()
         for effect in self._book.receive(self._world.clock.now(), sender, message):
             if isinstance(effect, Send):

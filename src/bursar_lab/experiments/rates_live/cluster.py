@@ -148,8 +148,8 @@ def _watch(
     time.sleep(SETTLE_S)
     pids = [node.pid for node in fleet.nodes.values()]
     pids += [client.pid for client in clients] + [backend.pid for backend in backends]
-    began_at = boot_ns() + int(START_S * SECOND_NS)
     before = asyncio.run(_read_talk(fleet))
+    began_at = boot_ns() + int(START_S * SECOND_NS)
     for client in clients:
         assert client.stdin is not None
         client.stdin.write(f"{began_at}\n")
