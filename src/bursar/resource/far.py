@@ -364,7 +364,7 @@ class FarDecider(Decider):
 
     def finish(self, granted: Granted) -> Awaitable[None] | None:
         asked: Asked | None = granted.data
-        if asked is not None and granted.id and self.offers.names:
+        if asked is not None and granted.attempt:  # an earlier build's daemon says none, and knows no release
             return self._release(asked, granted)
         if asked is not None:
             self._close(asked, 0)

@@ -28,7 +28,10 @@ OLD = "f5d5bef"
 LIMIT = 1_000
 PART = 100
 CLIENT_S = 60
-START_S = 60
+
+START_S = 240
+"""A build that was just made compiles its kernels first, which takes minutes where much else runs."""
+
 KINDS = ("rate", "share", "pool", "quota", "claim")
 POLICY = f"""
 [resource.rate]
@@ -85,6 +88,7 @@ class Town:
 
     def start(self, name: str, build: str) -> str:
         """Why it did not start; empty if it did."""
+        (self.fleet.folder / f"{name}.log").unlink(missing_ok=True)  # it may have the words of another life
         try:
             self.fleet.start(name, self.pythons[build])
         except BursarError:
