@@ -5,8 +5,9 @@ an assignment is a debt of its tenant from the moment it is sent until it has su
 steadily, a burst at once, and the courier charges it at the node's own door, as it would a client's request.
 
 Invariants:
-- `owed`, what Envoys may have used beyond what is charged, is at most `_most_owed` when a rate rises: a rise
+- `owed`, what Envoys may have used beyond what is charged, is at most `most_owed` when a rate rises: a rise
   is charged first, a burst and a quarter of a second of it;
+- what was told counts as used until a report that came in time says that it was not;
 - what is out counts until the Envoy's time for it is over, whether it is heard of again or not; an Envoy that
   is not heard of counts with the most that it was sent since it was;
 - what one account's cells are told adds up to the tenant's limit at most.
