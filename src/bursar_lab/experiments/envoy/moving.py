@@ -31,7 +31,7 @@ state = "{state}"
 CASES = ((2, 7), (2, 12), (2, 20), (2, 40), (3, 7), (3, 12), (3, 20), (3, 40))
 """(Envoys, seconds after which the load moves to the next)"""
 
-SMALL = (("2/s", "1s", 2.0), ("100/min", "3s", 100 / 60))
+SMALL = (("2/s", "1s", 2.0), ("5/s", "1s", 5.0), ("100/min", "3s", 100 / 60))
 SMALL_S = 65
 SMALL_AFTER_S = 15
 
