@@ -182,6 +182,33 @@ async def test_after_a_failed_sync_nothing_more_is_promised(
     await journal.close()
 
 
+async def test_a_rewrite_that_failed_leaves_no_file_open_and_nothing_more_is_taken(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    journal = FileJournal(tmp_path / "journal")
+    journal.append(b"a")
+    await journal.sync()
+
+    def fail(*paths: object) -> None:
+        raise OSError(5, "Input/output error")
+
+    before = os.listdir("/proc/self/fd")
+    with monkeypatch.context() as patch:
+        patch.setattr(module.os, "rename", fail)
+        with pytest.raises(JournalError, match="Input/output error"):
+            await journal.rewrite([b"b"])
+    assert len(os.listdir("/proc/self/fd")) == len(before)
+    await journal.close()
+    assert read(tmp_path / "journal") == [b"a"]
+
+
+async def test_a_closed_journal_takes_nothing(tmp_path: Path) -> None:
+    journal = FileJournal(tmp_path / "journal")
+    await journal.close()
+    with pytest.raises(CrashedError):
+        journal.append(b"x")
+
+
 async def test_a_crashed_journal_takes_nothing_and_a_large_record_is_refused(tmp_path: Path) -> None:
     journal = FileJournal(tmp_path / "journal")
     with pytest.raises(UsageError):
