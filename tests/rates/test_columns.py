@@ -142,6 +142,14 @@ def test_an_allotment_knows_names_that_it_was_told_before() -> None:
     assert allotment.find("a") is None and allotment.find_number("c") == 2
 
 
+def test_whoever_is_not_named_has_nothing_of_the_first_that_is() -> None:
+    """A server would take no grant in which somebody has more of a priority part than it has."""
+    allotment = Allotment()
+    assert allotment.take(make_grant(make_allowances([Allowance("a", 5, 2, 1), Allowance("b", 6, 0, 3)])))
+    columns = allotment.read(np.array([-1, 1, 7, 0]))
+    assert [column.tolist() for column in columns] == [[UNNAMED, 6, UNNAMED, 5], [0, 0, 0, 2], [0, 3, 0, 1]]
+
+
 def test_a_grant_that_cannot_be_read_changes_nothing() -> None:
     allotment = Allotment()
     told = make_allowances([Allowance("a", 5, 2, 1)])

@@ -75,14 +75,16 @@ class Allotment:
             yield self.names[number], int(self.allowances[number])
 
     def read(self, numbers: Whole) -> tuple[Whole, Whole, Whole]:
-        """The columns of these; -1 is nobody's number. Of whoever has its part the allowance is UNNAMED."""
+        """The columns of these; -1 is nobody's number. Of whoever has its part the allowance is UNNAMED, and
+        the others are 0."""
         absent = (numbers < 0) | (numbers >= self.allowances.size)
         if not self.allowances.size:
             nothing = np.zeros(numbers.size, np.int64)
             return np.full(numbers.size, UNNAMED, np.int64), nothing, nothing
         found = np.where(absent, 0, numbers)
         allowances = np.where(absent, UNNAMED, self.allowances[found])
-        return allowances, self.priorities[found], self.paces[found]
+        none = allowances == UNNAMED
+        return allowances, np.where(none, 0, self.priorities[found]), np.where(none, 0, self.paces[found])
 
 
 def read_allowances(rows: Allowances) -> tuple[Whole, Whole, Whole]:
