@@ -115,6 +115,19 @@ def test_who_lacks_units_is_who_came_first_of_all_that_wait_for_them(first: str)
     assert short == {"a": ("late", 2), "b": ("early", 2), "c": ("early", 1)}
 
 
+def test_who_reserves_units_is_first_whoever_has_a_higher_priority() -> None:
+    """Else nobody says that they are lacking, and nobody is given those that there are."""
+    queue = Queue()
+    queue.supply("gpu", 1)
+    queue.enter("large", parse_needs("a:E")[0], submitted=1, counts=(("gpu", 3),))
+    assert queue.pick() is None
+    queue.put_first("large")
+    queue.enter("small", parse_needs("b:E")[0], submitted=2, priority=1, counts=(("gpu", 1),))
+    assert queue.pick() is None, "large has reserved what there is"
+    [(entry, lacking)] = queue.find_short().values()
+    assert (entry.id, lacking) == ("large", 2)
+
+
 def test_with_enough_for_all_nobody_waits_for_its_turn() -> None:
     older, younger = Want(2, 1, False, "a"), Want(2, 2, False, "b")
     assert take(lots((9, "")), [older, younger], younger, ahead=9) == {"": 3}

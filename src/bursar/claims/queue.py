@@ -359,16 +359,27 @@ class Queue:
         lacks; 0 for one of which it has enough, and lacks another."""
         found: dict[str, tuple[Entry, int]] = {}
         for tank in self.tanks.values():
-            first = min(self._find_firsts(tank), key=attrgetter("line_key"), default=None)
+            first = min(self._find_firsts(tank), key=self._find_turn, default=None)
             for each, units in first.units if first is not None else ():
                 assert first is not None
                 known = found.get(each.name)
-                if known is None or first.line_key < known[0].line_key:
+                if known is None or self._find_turn(first) < self._find_turn(known[0]):
                     found[each.name] = first, max(0, units - each.free)
         return found
 
+    def _find_turn(self, entry: Entry) -> Key:
+        """Less is first: whoever reserves units, in the order in which they are shared out, then the line."""
+        if any(entry.id in tank.aged for tank, _ in entry.units):
+            return (-1, entry.submitted, entry.id)
+        return entry.line_key
+
     def _find_firsts(self, tank: Tank) -> Iterable[Entry]:
-        """The first of each page and step that waits for nothing but units."""
+        """The first of each page and step that waits for nothing but units, and those who reserve some."""
+        for entry in tank.aged.values():
+            for step in tank.steps.values():
+                marks = step.marks.get(entry.page)
+                if marks is not None and marks.line & entry.bit:
+                    yield entry
         for step in tank.steps.values():
             for page, marks in step.marks.items():
                 first = marks.line & -marks.line
