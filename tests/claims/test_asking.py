@@ -217,7 +217,7 @@ def test_who_waits_for_an_older_one_is_found_in_every_order(monkeypatch: pytest.
             "find_blockers",
             counts_no_reservation,
             "never finished|still owned|still shared|not removed",
-            98,
+            343,
         ),
     ],
 )
