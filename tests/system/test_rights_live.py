@@ -198,7 +198,7 @@ def test_the_commands_say_what_there_is_and_what_to_do(tmp_path: Path) -> None:
     table = invoke("audit", "--store", store)
     assert table.count("token") >= 4 and "cli " in table
     assert invoke("audit", "--store", store, "--since", "2099-01-01") == "nothing was changed since then\n"
-    assert invoke("audit", "--store", store, "--what", "policy") == "nothing was changed\n"
+    assert invoke("audit", "--store", store, "--what", "policy") == "nothing of policy was changed\n"
     assert len(invoke("audit", "--store", store, "--since", "1h", "--json").splitlines()) == 4
     with pytest.raises(bursar.UsageError, match="2026-11-18"):
         invoke("audit", "--store", store, "--since", "yesterday")
