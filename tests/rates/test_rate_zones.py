@@ -19,7 +19,7 @@ from bursar.sim.simulation import Simulation
 
 SEEDS = 4
 SEEDS_TO_FIND = 5
-FIRST_TO_FIND = {"knows nothing and says so": 23, "counts one period": 32, "opens unasked": 3}
+FIRST_TO_FIND = {"knows nothing and says so": 82, "counts one period": 32, "opens unasked": 7}
 """Where few seeds find it, the search begins at one that does."""
 
 TEXT = """

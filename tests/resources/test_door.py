@@ -293,3 +293,23 @@ async def test_giving_up_a_repeat_does_not_end_what_the_first_holds(tmp_path: Pa
         part = msgspec.to_builtins((await caller.statistics("quota")).part)
         assert part["tenants"]["acme"]["held"] == 40
         await caller.settle(first, 10)
+
+
+async def test_what_could_not_be_learnt_at_once_is_waited_for_by_all(
+    world: LiveWorld, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As when a resource was just opened: there is time left to wait for it."""
+    one, other = await open_door(world), await open_door(world, 0)
+    monkeypatch.setattr(
+        toy(other), "withdraw", lambda ticket: toy(other).queue.remove(ticket) or Unknown("not yet")
+    )
+    asked = asyncio.ensure_future(
+        AcquisitionOfAll(
+            world.clock, {"one": one, "other": other}, "acme", {"one": 1, "other": 1}, 5.0
+        )._take()
+    )
+    async with asyncio.timeout(5):
+        while not toy(other).queue or toy(other).asked < 2:
+            await asyncio.sleep(0.01)
+    toy(other).add(10)
+    assert (await asked).grants.keys() == {"one", "other"}

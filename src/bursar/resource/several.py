@@ -18,7 +18,7 @@ from collections.abc import Generator, Mapping
 from types import TracebackType
 from typing import Any
 
-from bursar.errors import Refused, UsageError
+from bursar.errors import Refused, Unknown, UsageError
 from bursar.resource.checks import check_amount, check_used, check_wait
 from bursar.resource.door import Resource
 from bursar.resource.grants import Acquisition, Grant
@@ -133,7 +133,7 @@ class AcquisitionOfAll:
                 continue
             try:
                 grants[name] = await self._ask(name, 0, until)
-            except Refused:
+            except (Refused, Unknown):  # at once; there may be time to wait for it
                 if left_ns == 0:
                     raise
                 return name
