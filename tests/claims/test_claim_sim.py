@@ -249,6 +249,7 @@ def test_an_instance_that_misses_what_others_did_is_caught(
 ) -> None:
     """The first seed is the one that found it."""
     monkeypatch.setattr(part, method, mistake)
-    with pytest.raises(RunFailedError, match=r"still owned|never finished|not removed|still shared|phase fell"):
+    says = r"still owned|never finished|not removed|still shared|phase fell"
+    with pytest.raises(RunFailedError, match=says):
         for seed in seeds:
             run_seed("claim", seed, keep=50)
